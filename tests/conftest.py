@@ -1,0 +1,40 @@
+"""What every test gets: the engine of the run, hypothesis profiles, and the second leg's choice."""
+
+import os
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("default", deadline=None, database=None, max_examples=60)
+hypothesis.settings.register_profile("thorough", deadline=None, database=None, max_examples=500)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server"}
+ENGINE_MARKERS = ("django_db", "cluster", "both_engines")
+
+
+@pytest.fixture(scope="session")
+def engine():
+    """Which engine this run tries: "postgres" or "sqlite"."""
+    return os.environ.get("TEST_ENGINE", "postgres")
+
+
+def pytest_collection_modifyitems(config, items):
+    """On the second engine run only what touches a database: the rest has just been tried."""
+    if os.environ.get("TEST_LEG") != "second":
+        return
+    kept = [item for item in items if needs_engine(item)]
+    dropped = [item for item in items if not needs_engine(item)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+def needs_engine(item):
+    """Whether the outcome of a test can depend on the engine."""
+    if any(item.get_closest_marker(name) for name in ENGINE_MARKERS):
+        return True
+    if DATABASE_FIXTURES & set(getattr(item, "fixturenames", ())):
+        return True
+    case = getattr(item, "cls", None)
+    return case is not None and bool(getattr(case, "databases", None))
