@@ -245,9 +245,9 @@ class PrivatePostgres:
             except OSError:
                 lines = []
             # A file left by a crash carries another pid until the new server rewrites it.
-            if len(lines) >= 8 and lines[7].strip() == "ready":
-                if lines[0].strip() == str(self._server.pid):
-                    return True
+            ours = bool(lines) and lines[0].strip() == str(self._server.pid)
+            if ours and len(lines) >= 8 and lines[7].strip() == "ready":
+                return True
             time.sleep(0.02)
         return False
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 os.environ.setdefault("SECRET_KEY", "for the tests only")
 # The demo host must not read a developer's DATABASE_URL for itself here; it is used below.
-from project.settings import *  # noqa: E402, F403
+from project.settings import *  # noqa: F403
 
 ENGINE = os.environ.get("TEST_ENGINE", "postgres")
 

@@ -1,0 +1,44 @@
+# Two commands: `make demo` shows the product, `make test` tries it. Each does its own set-up
+# with nothing but python3 >= 3.11 (with its venv module), make and git.
+SHELL := /bin/sh
+VENV ?= .venv
+PY := $(VENV)/bin/python
+ARGS ?=
+TREE ?= .
+
+.PHONY: help demo test rules floors lint types messages venv venv-demo
+
+help:
+	@echo 'make demo [ARGS="--for 60 --json"]  a whole cluster in your terminal, on SQLite'
+	@echo 'make test [ARGS="tests/house"]      the suite on PostgreSQL, then on SQLite'
+	@echo 'make rules                          which test tries which rule of the design'
+	@echo 'make floors [TREE=path]             imports go down, one table has one writing module'
+	@echo 'make lint | types | messages        ruff; mypy; translations'
+
+venv:
+	@VENV=$(VENV) sh tools/venv.sh dev
+
+venv-demo:
+	@VENV=$(VENV) sh tools/venv.sh demo >&2
+
+demo: venv-demo
+	@exec $(PY) manage.py demo $(ARGS)
+
+test: venv
+	@VENV=$(VENV) sh tools/suite.sh $(ARGS)
+
+rules: venv
+	@$(PY) -m tools.rules $(ARGS)
+
+floors: venv
+	@$(PY) -m tools.floors $(TREE)
+
+lint: venv
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+types: venv
+	@$(PY) -m mypy
+
+messages: venv
+	@$(PY) -m tools.messages --write

@@ -1,0 +1,1 @@
+"""The project's own gates: floors, rules, messages, wheel, the second leg. Never in the wheel."""
