@@ -1,0 +1,1 @@
+"""Durable backend of Django's Tasks framework."""

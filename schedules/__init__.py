@@ -1,0 +1,1 @@
+"""When things start, and why they did not: schedules, fires and the event outbox."""
