@@ -27,8 +27,9 @@ def _sqlite():
         # A file: threads and private connections each need a connection of their own.
         "TEST": {"NAME": str(folder / "test.sqlite3")},
         "OPTIONS": {
-            "timeout": 5,
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         },
     }
 
