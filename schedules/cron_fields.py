@@ -186,7 +186,7 @@ def tokenize(text: str) -> Fields:
     Raises CronError for everything outside the dialect. Whether it ever fires is the
     caller's question.
     """
-    minute, hour, day, month, weekday = parts = _split(text)
+    minute, hour, day, _, weekday = parts = _split(text)
     sets = [_Parser(field, part).parse() for field, part in zip(FIELDS, parts, strict=True)]
     minutes, hours, dates, months, weekdays = sets
     return Fields(
@@ -250,33 +250,33 @@ class _Parser:
                 self._plain(token)
         return self
 
-    def _special(self, token: str) -> bool:
+    def _special(self, part: str) -> bool:
         if self.field == "day":
-            return self._special_date(token)
+            return self._special_date(part)
         if self.field == "weekday":
-            return self._special_weekday(token)
+            return self._special_weekday(part)
         return False
 
-    def _special_date(self, token: str) -> bool:
-        nearest = _NEAREST.fullmatch(token)
-        if token == "L":
+    def _special_date(self, part: str) -> bool:
+        nearest = _NEAREST.fullmatch(part)
+        if part == "L":
             self.last_date = True
-        elif token == "LW":
+        elif part == "LW":
             self.last_workday = True
         elif nearest:
-            self.nearest.add(self._within(int(nearest[1]), token, 1, LAST_NEAREST))
+            self.nearest.add(self._within(int(nearest[1]), part, 1, LAST_NEAREST))
         else:
             return False
         return True
 
-    def _special_weekday(self, token: str) -> bool:
-        nth = _NTH.fullmatch(token)
-        last = _LAST_WEEKDAY.fullmatch(token)
+    def _special_weekday(self, part: str) -> bool:
+        nth = _NTH.fullmatch(part)
+        last = _LAST_WEEKDAY.fullmatch(part)
         if nth:
-            weekday = self._value(nth[1], token) % 7
-            self.nth.add((weekday, self._within(int(nth[2]), token, 1, 5)))
+            weekday = self._value(nth[1], part) % 7
+            self.nth.add((weekday, self._within(int(nth[2]), part, 1, 5)))
         elif last:
-            self.last.add(self._value(last[1] or last[2], token) % 7)
+            self.last.add(self._value(last[1] or last[2], part) % 7)
         else:
             return False
         return True

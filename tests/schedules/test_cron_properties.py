@@ -22,7 +22,8 @@ def parsed(text, zone):
     try:
         return cron.parse(text, zone)
     except cron.CronError as error:
-        assert error.code == "cron.never_fires"
+        if error.code != "cron.never_fires":
+            raise
         assume(False)
 
 
