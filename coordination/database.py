@@ -87,10 +87,28 @@ class ArraySource:
         return self.fragments.bind_rows(self.kinds, rows)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Which rows `first_of_each` takes for each outer row; all texts name the row `c`."""
+
+    where: str
+    order: str
+    limit: str
+
+    def select(self, column: str, table: str) -> str:
+        """The correlated subquery."""
+        return (
+            f"SELECT c.{column} FROM {table} AS c WHERE {self.where}"
+            f" ORDER BY {self.order} LIMIT {self.limit}"
+        )
+
+
 class Fragments:
     """The pieces of SQL in which PostgreSQL and SQLite differ. PostgreSQL's by default."""
 
     vendor = "postgresql"
+    # Whether UPDATE ... RETURNING may stand in a WITH, so that one statement tells more.
+    update_in_with = True
     now = "clock_timestamp()"
     now_indexed = "statement_timestamp()"
     skip_locked = "FOR UPDATE SKIP LOCKED"
@@ -108,9 +126,17 @@ class Fragments:
         "bool": "boolean[]",
     }
 
-    def add_seconds(self, base_sql: str) -> str:
-        """An instant `%s` seconds after `base_sql`; binds one number after those of the base."""
-        return f"({base_sql} + make_interval(secs => %s))"
+    def add_seconds(self, base_sql: str, seconds_sql: str = "%s") -> str:
+        """An instant `seconds_sql` after `base_sql`; binds one number after those of the base."""
+        return f"({base_sql} + make_interval(secs => {seconds_sql}))"
+
+    def skip_locked_of(self, name: str) -> str:
+        """The lock clause for the rows of one relation of a join."""
+        return f"FOR UPDATE OF {name} SKIP LOCKED"
+
+    def first_of_each(self, outer: str, table: str, found: Group) -> str:
+        """FROM text: for each row of `outer`, the first rows of `table`, all named `c`."""
+        return f"{outer} CROSS JOIN LATERAL ({found.select('*', table)}) AS c"
 
     def seconds_between(self, later_sql: str, earlier_sql: str) -> str:
         """The seconds from `earlier_sql` to `later_sql` as a float."""
@@ -169,6 +195,7 @@ class SqliteFragments(Fragments):
     """SQLite >= 3.35. Locks are one: `transaction()` holds it, so no lock clause exists."""
 
     vendor = "sqlite"
+    update_in_with = False
     now = _SQLITE_NOW
     now_indexed = _SQLITE_NOW
     skip_locked = ""
@@ -177,8 +204,16 @@ class SqliteFragments(Fragments):
     materialized = "MATERIALIZED"
     session = "'embedded'"
 
-    def add_seconds(self, base_sql: str) -> str:
-        return f"strftime('%%Y-%%m-%%d %%H:%%M:%%f', {base_sql}, printf('%%+.3f seconds', %s))"
+    def add_seconds(self, base_sql: str, seconds_sql: str = "%s") -> str:
+        shift = f"printf('%%+.3f seconds', {seconds_sql})"
+        return f"strftime('%%Y-%%m-%%d %%H:%%M:%%f', {base_sql}, {shift})"
+
+    def skip_locked_of(self, name: str) -> str:
+        return ""
+
+    def first_of_each(self, outer: str, table: str, found: Group) -> str:
+        # SQLite has no LATERAL; a correlated IN with its own LIMIT reads the same index ranges.
+        return f"{outer} CROSS JOIN {table} AS c ON c.id IN ({found.select('id', table)})"
 
     def seconds_between(self, later_sql: str, earlier_sql: str) -> str:
         return f"((julianday({later_sql}) - julianday({earlier_sql})) * 86400.0)"
