@@ -124,6 +124,7 @@ RIGHT = [
     ("coordination/testing.py", WORKER + "def f():\n Worker.objects.all().update(info=1)"),
     ("coordination/migrations/0001_initial.py", "def f(m):\n m.objects.update(a=1)"),
     ("schedules/admin.py", "def f(d, h):\n d.update({'a': 1})\n h.update(b'')"),
+    ("coordination/database.py", "def f(settings):\n settings.update(AUTOCOMMIT=True)"),
     ("schedules/admin.py", "def f(self, a):\n return super().save(a)"),
     ("schedules/admin.py", 'def f():\n """UPDATE cluster_workers is not done here."""'),
     (

@@ -166,7 +166,9 @@ def _looks_orm(verb: str, target: ast.expr, node: ast.Call) -> bool:
     if verb in ALWAYS_ORM or verb in INSTANCE_VERBS:
         return True
     if verb in ("update", "aupdate"):
-        return bool(node.keywords) and not node.args
+        # Columns are written small; `settings.update(AUTOCOMMIT=True)` is a dict's.
+        columns = [word.arg for word in node.keywords if word.arg and word.arg.islower()]
+        return bool(columns) and not node.args
     chained = isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute)
     named = any(word in text for word in ("queryset", "qs", "row"))
     return "delete" in verb and not node.args and (chained or named)
