@@ -1,0 +1,31 @@
+"""Addresses of the API's own resources, wherever the host has mounted them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from rest_framework.request import Request
+
+
+def path_to(request: HttpRequest | Request, name: str, **kwargs: Any) -> str | None:
+    """Return the path of the URL `name` ("schedules_api:schedule"), or None when not mounted.
+
+    A host may include our URLs inside a namespace of its own; the namespaces around the
+    present request are tried first, then none.
+    """
+    match = request.resolver_match
+    around = list(match.namespaces[:-1]) if match else []
+    wanted = {key: str(value) for key, value in kwargs.items()}
+    for depth in range(len(around), -1, -1):
+        try:
+            return reverse(":".join((*around[:depth], name)), kwargs=wanted)
+        except NoReverseMatch:
+            continue
+    return None
+
+
+def problem_type(request: HttpRequest | Request, code: str) -> str:
+    """Return the `type` of a problem: its help page, or `about:blank` where none is mounted."""
+    return path_to(request, "coordination_api:problem", code=code) or "about:blank"
