@@ -36,4 +36,3 @@ def _sqlite():
 
 DATABASES = {"default": _postgres() if ENGINE == "postgres" else _sqlite()}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"

@@ -37,7 +37,7 @@ if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>
     "$python" -m venv "$venv"
 fi
 VENV=$venv sh tools/venv.sh dev
-"$venv/bin/python" -m pip install --disable-pip-version-check --quiet --upgrade Django
+"$venv/bin/python" -m pip install --disable-pip-version-check -qq --upgrade Django
 echo "== second leg: $("$venv/bin/python" -V), Django $("$venv/bin/python" -m django --version)"
 "$venv/bin/python" -m pip check
 VENV=$venv sh tools/suite.sh "$@"

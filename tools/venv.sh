@@ -37,5 +37,5 @@ for had in "$extra" dev; do # dev contains every other extra
     fi
 done
 echo "Installing django-roundtable[$extra] into $venv (first time, or pyproject.toml changed)"
-"$venv/bin/python" -m pip install --disable-pip-version-check --quiet -e ".[$extra]" ${PIP_MORE:-}
+"$venv/bin/python" -m pip install --disable-pip-version-check -qq -e ".[$extra]" ${PIP_MORE:-}
 printf '%s\n' "$want" >"$venv/.installed-$extra"
