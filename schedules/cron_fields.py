@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from schedules.errors import SchedulesError
+from schedules.wording import gettext_noop
 
 MAX_LENGTH = 255
 FIELDS = ("minute", "hour", "day", "month", "weekday")
@@ -37,18 +38,20 @@ LAST_NEAREST = 28
 """The latest day that may carry a W: the next ones do not exist in every month."""
 
 REASONS: Mapping[str, str] = {
-    "cron.too_long": "%(length)s characters; the most is %(limit)s",
-    "cron.not_ascii": "%(token)s is not an ASCII character",
-    "cron.field_count": "%(count)s fields; exactly five are needed: minute hour day month weekday",
-    "cron.unknown_alias": "%(token)s is not supported; allowed are %(allowed)s",
-    "cron.random": "%(token)s: random and hashed values (R, H) are not supported",
-    "cron.question_mark": "%(token)s: '?' is not supported; write '*'",
-    "cron.not_understood": "%(token)s is not understood",
-    "cron.out_of_range": "%(value)s is outside %(low)s-%(high)s",
-    "cron.reversed_range": "%(token)s runs backwards; write the values as a list",
-    "cron.zero_step": "%(token)s has step 0; the least is 1",
-    "cron.never_fires": "the expression never fires",
-    "cron.unknown_zone": "%(token)s is not a time zone that is known here",
+    "cron.too_long": gettext_noop("%(length)s characters; the most is %(limit)s"),
+    "cron.not_ascii": gettext_noop("%(token)s is not an ASCII character"),
+    "cron.field_count": gettext_noop(
+        "%(count)s fields; exactly five are needed: minute hour day month weekday"
+    ),
+    "cron.unknown_alias": gettext_noop("%(token)s is not supported; allowed are %(allowed)s"),
+    "cron.random": gettext_noop("%(token)s: random and hashed values (R, H) are not supported"),
+    "cron.question_mark": gettext_noop("%(token)s: '?' is not supported; write '*'"),
+    "cron.not_understood": gettext_noop("%(token)s is not understood"),
+    "cron.out_of_range": gettext_noop("%(value)s is outside %(low)s-%(high)s"),
+    "cron.reversed_range": gettext_noop("%(token)s runs backwards; write the values as a list"),
+    "cron.zero_step": gettext_noop("%(token)s has step 0; the least is 1"),
+    "cron.never_fires": gettext_noop("the expression never fires"),
+    "cron.unknown_zone": gettext_noop("%(token)s is not a time zone that is known here"),
 }
 """Why an expression is refused: code to English template. The edge translates the template."""
 

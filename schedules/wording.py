@@ -6,11 +6,12 @@ host's own tests. The functions keep gettext's names, so `makemessages` finds th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from django.apps import apps
 from django.conf import settings
 from django.utils import translation
+from django.utils.functional import Promise
 
 
 def _ready() -> bool:
@@ -29,9 +30,14 @@ def ngettext(singular: str, plural: str, number: int) -> str:
     return singular if number == 1 else plural
 
 
-def pgettext(context: str, message: str) -> str:
-    """Return the message of a context in the active language."""
-    return translation.pgettext(context, message) if _ready() else message
+def gettext_noop(message: str) -> str:
+    """Mark a template for translation and return it; it is translated when it is shown."""
+    return message
+
+
+def lazy(templates: Mapping[str, str]) -> dict[str, Promise]:
+    """Return marked templates as lazy translations, as `coordination.reasons` takes them."""
+    return {code: translation.gettext_lazy(text) for code, text in templates.items()}
 
 
 def listed(items: Iterable[str]) -> str:
