@@ -96,6 +96,7 @@ class Lease(models.Model):
     lease_until = models.DateTimeField(_("lease until"), null=True)
     acquired_at = models.DateTimeField(_("acquired"), null=True)
     epoch = models.BigIntegerField(_("epoch"), default=1)
+    released_at = models.DateTimeField(_("last given back"), null=True)
 
     class Meta:
         db_table = "cluster_leases"

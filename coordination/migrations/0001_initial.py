@@ -22,6 +22,10 @@ class Migration(migrations.Migration):
                 ("lease_until", models.DateTimeField(null=True, verbose_name="lease until")),
                 ("acquired_at", models.DateTimeField(null=True, verbose_name="acquired")),
                 ("epoch", models.BigIntegerField(default=1, verbose_name="epoch")),
+                (
+                    "released_at",
+                    models.DateTimeField(null=True, verbose_name="last given back"),
+                ),
             ],
             options={
                 "verbose_name": "lease",
