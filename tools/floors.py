@@ -85,10 +85,10 @@ def _imports(path: str, module: ast.Module) -> Iterator[tuple[int, str, str]]:
         root = name.split(".")[0]
         if root == "rest_framework" and "/api/" not in path and path.split("/")[0] != "project":
             yield line, "drf", "rest_framework is imported only under api/"
-        if root == "croniter" and path not in rooms.CRON:
+        if root == "croniter" and not rooms.stands_in(path, rooms.CRON):
             yield line, "croniter", "croniter is imported only in schedules/cron.py"
         upward = root == "schedules" and path.startswith("roundtable_jobs/")
-        if upward and path not in rooms.SCHEDULE_LINK:
+        if upward and not rooms.stands_in(path, rooms.SCHEDULE_LINK):
             yield line, "schedule-link", "schedules is imported only in schedule_link.py"
         if path == "coordination/tasks/__init__.py" and name.split(".")[-1] == "models":
             yield line, "tasks-init", "coordination.tasks is imported before models are ready"
@@ -129,11 +129,11 @@ def _names(path: str, module: ast.Module) -> Iterator[tuple[int, str, str]]:
         if not ours or not isinstance(node, ast.expr | ast.stmt):
             continue
         vendor = isinstance(node, ast.Attribute) and node.attr == "vendor"
-        if vendor and path not in rooms.VENDOR:
+        if vendor and not rooms.stands_in(path, rooms.VENDOR):
             yield node.lineno, "vendor", "vendor branches stand in database.py and wakeups.py"
         if _reads_environment(node):
             yield node.lineno, "environment", "only the project reads the environment"
-        if path not in rooms.THREADS and _starts_thread(node):
+        if not rooms.stands_in(path, rooms.THREADS) and _starts_thread(node):
             yield node.lineno, "thread", f"a thread may be started only in {rooms.THREADS}"
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from tools.rooms import BY_MODEL, BY_TABLE, WRITERS, Room
+from tools.rooms import BY_MODEL, BY_TABLE, WRITERS, Room, stands_in
 
 QUERYSET_VERBS = {
     "create", "acreate", "bulk_create", "abulk_create", "bulk_update", "abulk_update",
@@ -148,9 +148,9 @@ def _call(path: str, node: ast.Call, names: Names) -> Iterator[tuple[int, str]]:
         return
     room = names.root(target)
     if room is not None:
-        if path not in room.writers:
+        if not room.admits(path):
             yield node.lineno, f"{verb}() on {room.model}; {_owner(room)}"
-    elif path not in WRITERS and _looks_orm(verb, target, node):
+    elif not stands_in(path, WRITERS) and _looks_orm(verb, target, node):
         yield node.lineno, f"{verb}() on an unnamed row or queryset outside every writing module"
 
 
@@ -182,9 +182,9 @@ def _sql(path: str, module: ast.Module) -> Iterator[tuple[int, str]]:
     for line, text in _texts(module):
         for table in SQL.findall(text):
             room = BY_TABLE.get(table.lower())
-            if room is not None and path not in room.writers:
+            if room is not None and not room.admits(path):
                 yield line, f"SQL that writes {table}; {_owner(room)}"
-            elif table[0] in "{%" and path not in WRITERS:
+            elif table[0] in "{%" and not stands_in(path, WRITERS):
                 yield line, "SQL that writes a table named at run time, outside every writer"
 
 
