@@ -141,7 +141,8 @@ def _renew_sql(connection: BaseDatabaseWrapper) -> str:
     sql = sql_for(connection)
     return f"""
         UPDATE cluster_workers
-        SET heartbeat_at = {sql.now}, lease_until = {sql.add_seconds(sql.now)}, beat_seq = %s
+        SET heartbeat_at = {sql.now}, lease_until = {sql.add_seconds(sql.now)}, beat_seq = %s,
+            info = coalesce({sql.json_from_text("%s")}, info)
         WHERE id = %s AND state IN ({_states(BEATING)}) AND beat_seq = %s
         RETURNING beat_seq, lease_until, {sql.now}, {sql.session}
     """
@@ -211,15 +212,23 @@ def admit(owner: str, *, connection: BaseDatabaseWrapper | None = None) -> bool:
 
 
 def renew(
-    owner: str, beat_seq: int, *, lease_s: float, connection: BaseDatabaseWrapper | None = None
+    owner: str,
+    beat_seq: int,
+    *,
+    lease_s: float,
+    info: dict[str, Any] | None = None,
+    connection: BaseDatabaseWrapper | None = None,
 ) -> Renewal | None:
     """Extend the row's lease from `beat_seq` to the next; None when the swap matched no row.
+
+    `info` is what the process shows of itself (loops, load); None leaves it as it is.
 
     None is not yet a loss: after an unknown commit the row may be one ahead; `reread` tells.
     Raises DatabaseError unchanged: an outage is not a lost lease.
     """
     connection = connection or connection_of()
-    params = (lease_s, beat_seq + 1, owner, beat_seq)
+    shown = None if info is None else json_in(info)
+    params = (lease_s, beat_seq + 1, shown, owner, beat_seq)
     rows = fetch(connection, _renew_sql(connection), params)
     return _renewal(connection, rows[0]) if rows else None
 
