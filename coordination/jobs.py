@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from django.db import models
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 from coordination.ids import uuid7
@@ -235,6 +237,17 @@ class Claim:
     def idempotency_key(self) -> str:
         """What to hand to a system outside, so that it can refuse a stale holder (FD1)."""
         return f"{self.job_id}:{self.attempt}"
+
+    def fenced_atomic(self) -> AbstractContextManager[Any]:
+        """A transaction that commits only while this claim holds its job (J3).
+
+        Yields a gate with `update(**columns)` and `finish(**columns)`; see
+        `claims.fenced_atomic`. Raises LostClaim instead of committing.
+        """
+        # By name: the statements of `claims` stand above this vocabulary.
+        gate = import_string("coordination.claims.fenced_atomic")
+        found: AbstractContextManager[Any] = gate(self)
+        return found
 
 
 class Ended(NamedTuple):

@@ -1,0 +1,86 @@
+"""The statements of leased work, for any LeasedJob model. The one writer of its engine columns.
+
+Invariants
+I1  A claim is one statement; owner and attempt + 1 are written by it and are the token (J1).
+I2  Every write of a holder names id, owner, attempt and the expected states; zero rows raise
+    `LostClaim`, and the loser writes nothing more (J2, D3).
+I3  Status, history of the attempt and end hooks commit together (settled 1, 4, 33).
+I4  Instants are the database's; a caller's `run_after` is only compared with it (D2).
+I5  `order_key` is written at enqueue, retry, resume and unpause, never aged (J12, D11).
+I6  Locks: the held jobs of a take-over after the worker and lease rows; batches by id.
+
+`enqueue*` run in the caller's transaction. The others open a short one of their own, or a
+savepoint in the caller's. `jobs.TRANSITIONS` names the function of each edge.
+"""
+
+from __future__ import annotations
+
+from coordination.claims.asking import (
+    REASON_RESUMED,
+    Mark,
+    marks,
+    pause,
+    request_cancel,
+    resume,
+    unpause,
+)
+from coordination.claims.claiming import (
+    Claimed,
+    claim,
+    flag_kind,
+    next_due_s,
+    promote,
+    queued_kinds,
+    token,
+)
+from coordination.claims.endings import (
+    Ending,
+    Verb,
+    acknowledge_cancel,
+    end_batch,
+    fail,
+    finish,
+    pause_held,
+    release,
+    retry,
+)
+from coordination.claims.enqueueing import IdempotencyMismatch, enqueue, enqueue_once
+from coordination.claims.gate import Gate, fenced_atomic, held, update
+from coordination.claims.takeover import REASON_CRASHED, TakenOver, reap_cancels, take_over
+
+__all__ = [
+    "REASON_CRASHED",
+    "REASON_RESUMED",
+    "Claimed",
+    "Ending",
+    "Gate",
+    "IdempotencyMismatch",
+    "Mark",
+    "TakenOver",
+    "Verb",
+    "acknowledge_cancel",
+    "claim",
+    "end_batch",
+    "enqueue",
+    "enqueue_once",
+    "fail",
+    "fenced_atomic",
+    "finish",
+    "flag_kind",
+    "held",
+    "marks",
+    "next_due_s",
+    "pause",
+    "pause_held",
+    "promote",
+    "queued_kinds",
+    "reap_cancels",
+    "release",
+    "request_cancel",
+    "resume",
+    "retry",
+    "take_over",
+    "token",
+    "unpause",
+    "update",
+]

@@ -1,0 +1,188 @@
+"""Taking over what a gone worker held (J5, J6, TK2).
+
+The caller has just moved the worker row to `lost` or `left` in the same transaction; whoever
+did that alone comes here, so one owner is taken over once. Locks after the worker and lease
+rows, before lanes and classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from coordination import database, wakeups
+from coordination.claims import history
+from coordination.claims.sql import Left, left_rows, ready, returning, table_of
+from coordination.database import Fragments
+from coordination.failpoints import failpoint
+from coordination.jobs import (
+    AttemptEnd,
+    Ended,
+    JobStatus,
+    LeasedJob,
+    leased_models,
+    run_end_hooks,
+)
+from coordination.models import EvidenceClass, Worker, WorkerState
+
+REASON_CRASHED = "crashed_too_often"
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """What became of a gone worker's jobs, by number."""
+
+    requeued: int = 0
+    quarantined: int = 0
+    cancelled: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.requeued + self.quarantined + self.cancelled
+
+    def __add__(self, other: TakenOver) -> TakenOver:
+        return TakenOver(
+            self.requeued + other.requeued,
+            self.quarantined + other.quarantined,
+            self.cancelled + other.cancelled,
+        )
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One of the three things that happen to a held row of a gone owner."""
+
+    source: JobStatus
+    end: AttemptEnd
+    sets: str
+    where: str = ""
+    ends: bool = False
+
+
+def take_over(owner: str, evidence: EvidenceClass, *, abnormal_exit: bool = True) -> TakenOver:
+    """Give back every job that `owner` held, of every model, in the caller's transaction.
+
+    Running jobs become claimable again, or quarantined when their crash budget is spent;
+    asked cancels are reaped. A crash is counted for E3 and for E1 of an abnormal exit, never
+    for a worker that gave its identity up itself (E0). Holders that still run write nothing
+    more: their token matches no row.
+    """
+    crashed = evidence == EvidenceClass.SILENT or (
+        evidence == EvidenceClass.PROVED and abnormal_exit
+    )
+    taken = TakenOver()
+    with database.transaction() as connection:
+        for model in leased_models():
+            taken += _take_over_model(connection, model, owner, evidence, crashed)
+        failpoint("claims.after_take_over_jobs")
+        if taken.requeued:
+            wakeups.ring(wakeups.JOBS)
+    return taken
+
+
+def _take_over_model(
+    connection: BaseDatabaseWrapper,
+    model: type[LeasedJob],
+    owner: str,
+    evidence: EvidenceClass,
+    crashed: bool,
+) -> TakenOver:
+    fragments = database.sql_for(connection)
+    cases = crash_cases(fragments) if crashed else (release_case(), reap_case(fragments))
+    ended: list[Left] = []
+    n: dict[AttemptEnd, int] = {}
+    # Running rows first: a cancel that is asked in between is then seen by the last case.
+    for case in cases:
+        left = left_rows(connection, case_sql(model, case), [owner, owner])
+        history.record(
+            connection, model, [history.Attempt(row, owner, case.end, evidence) for row in left]
+        )
+        n[case.end] = len(left)
+        ended += left if case.ends else []
+    run_end_hooks([Ended(model, r.job_id, r.attempt, r.status) for r in ended if r.hooked])
+    return TakenOver(
+        n.get(AttemptEnd.TAKEN_OVER, 0),
+        n.get(AttemptEnd.QUARANTINED, 0),
+        n.get(AttemptEnd.CANCELLED, 0),
+    )
+
+
+def release_case() -> _Case:
+    """A worker that gave up by itself: its jobs run again, nothing is counted."""
+    return _Case(JobStatus.RUNNING, AttemptEnd.TAKEN_OVER, f"status = {ready()}")
+
+
+def crash_cases(fragments: Fragments) -> Sequence[_Case]:
+    """A worker that died: quarantine those that reached their limit, requeue the others."""
+    counted = "crash_count = crash_count + 1"
+    spent = f"reason_code = '{REASON_CRASHED}', finished_at = {fragments.now}, unique_key = NULL"
+    return (
+        _Case(
+            JobStatus.RUNNING,
+            AttemptEnd.QUARANTINED,
+            f"status = '{JobStatus.QUARANTINED.value}', {counted}, {spent}",
+            where="AND crash_count + 1 >= max_crashes",
+            ends=True,
+        ),
+        _Case(JobStatus.RUNNING, AttemptEnd.TAKEN_OVER, f"status = {ready()}, {counted}"),
+        reap_case(fragments),
+    )
+
+
+def reap_case(fragments: Fragments) -> _Case:
+    """A cancel that was asked of a worker that is gone counts as acknowledged."""
+    return _Case(
+        JobStatus.CANCELLING,
+        AttemptEnd.CANCELLED,
+        f"status = '{JobStatus.CANCELLED.value}', finished_at = {fragments.now}, unique_key = NULL",
+        ends=True,
+    )
+
+
+@lru_cache(maxsize=256)
+def case_sql(model: type[LeasedJob], case: _Case) -> str:
+    """The statement of a case. Binds the owner twice."""
+    table = table_of(model)
+    return f"""
+        UPDATE {table} SET lease_owner = NULL, last_owner = %s, {case.sets}
+        WHERE lease_owner = %s AND status = '{case.source.value}' {case.where}
+        {returning(table)}"""
+
+
+def reap_cancels() -> int:
+    """End cancels whose holder has ended, should a take-over have missed them.
+
+    Returns how many. Every worker may call it at any time.
+    """
+    gone = (WorkerState.LEFT, WorkerState.LOST)
+    reaped = 0
+    for model in leased_models():
+        owners = set(
+            model._base_manager.using(database.alias())
+            .filter(status=JobStatus.CANCELLING)
+            .values_list("lease_owner", flat=True)[:1000]
+        )
+        ended = Worker.objects.using(database.alias()).filter(pk__in=owners, state__in=gone)
+        for owner, state in ended.values_list("pk", "state") if owners else ():
+            evidence = EvidenceClass.LEFT if state == WorkerState.LEFT else EvidenceClass.SILENT
+            with database.transaction() as connection:
+                reaped += _reap(connection, model, owner, evidence)
+    return reaped
+
+
+def _reap(
+    connection: BaseDatabaseWrapper, model: type[LeasedJob], owner: str, evidence: EvidenceClass
+) -> int:
+    text = case_sql(model, reap_case(database.sql_for(connection)))
+    left = left_rows(connection, text, [owner, owner])
+    history.record(
+        connection,
+        model,
+        [history.Attempt(row, owner, AttemptEnd.CANCELLED, evidence) for row in left],
+    )
+    run_end_hooks([Ended(model, r.job_id, r.attempt, r.status) for r in left if r.hooked])
+    return len(left)
