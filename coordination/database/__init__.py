@@ -1,0 +1,63 @@
+"""The database as the apps see it: its clock, the SQL that differs by engine, its connections.
+
+Invariants
+I1  Every branch by vendor of the three apps stands here or in `wakeups.py` (D1).
+I2  A shared instant is written and compared by the database's clock (D2, CK1). On SQLite it
+    has three fraction digits, so no unique key may hold one.
+I3  Fragments are written for `cursor.execute(sql, params)` with params given, even empty: the
+    SQLite ones carry doubled percent signs.
+"""
+
+from coordination.database.connections import (
+    alias,
+    close_thread_connections,
+    connection_of,
+    dbnow,
+    fetch,
+    is_embedded,
+    open_private,
+    own_connection,
+    private_connection,
+    run,
+    server_incarnation,
+    set_statement_timeout,
+    transaction,
+)
+from coordination.database.filelock import FileLock
+from coordination.database.fragments import (
+    ArraySource,
+    DbNow,
+    DbNowIndexed,
+    Fragments,
+    Group,
+    SqliteFragments,
+    json_in,
+    json_out,
+    sql_for,
+)
+
+__all__ = [
+    "ArraySource",
+    "DbNow",
+    "DbNowIndexed",
+    "FileLock",
+    "Fragments",
+    "Group",
+    "SqliteFragments",
+    "alias",
+    "close_thread_connections",
+    "connection_of",
+    "dbnow",
+    "fetch",
+    "is_embedded",
+    "json_in",
+    "json_out",
+    "open_private",
+    "own_connection",
+    "private_connection",
+    "run",
+    "server_incarnation",
+    "set_statement_timeout",
+    "sql_for",
+    "transaction",
+]

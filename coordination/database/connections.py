@@ -1,0 +1,229 @@
+"""Connections: whose they are, how they are bounded, and short transactions on them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import transaction as django_transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from coordination.conf import conf
+from coordination.database.fragments import as_utc, sql_for
+
+OWN_BUSY_TIMEOUT_S = 20
+
+
+def alias() -> str:
+    """The one database alias that holds all our tables."""
+    return conf.DATABASE or DEFAULT_DB_ALIAS
+
+
+def connection_of(using: str | None = None) -> BaseDatabaseWrapper:
+    """This thread's connection to `using`, by default to our tables."""
+    return connections[using or alias()]
+
+
+def fetch(
+    connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any] = ()
+) -> list[tuple[Any, ...]]:
+    """Execute one statement and return all its rows (a RETURNING clause included)."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, list(params))
+        return cursor.fetchall() if cursor.description else []
+
+
+def run(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any] = ()) -> int:
+    """Execute one statement without RETURNING and return its row count."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, list(params))
+        return int(cursor.rowcount)
+
+
+def dbnow(using: str | None = None, *, connection: BaseDatabaseWrapper | None = None) -> Any:
+    """The database's clock now, as an aware UTC datetime. One round trip."""
+    connection = connection or connection_of(using)
+    fragments = sql_for(connection)
+    [(value,)] = fetch(connection, f"SELECT {fragments.now}")
+    return fragments.ts_out(value)
+
+
+def is_embedded(using: str | None = None) -> bool:
+    """Whether the tables live in SQLite: one coordinator, a file lock instead of leases."""
+    return connection_of(using).vendor == "sqlite"
+
+
+def server_incarnation(connection: BaseDatabaseWrapper) -> str:
+    """When this server process started; changes with every restart or failover. "" on SQLite."""
+    if connection.vendor != "postgresql":
+        return ""
+    [(value,)] = fetch(connection, "SELECT pg_postmaster_start_time()")
+    return as_utc(value).isoformat()
+
+
+@contextlib.contextmanager
+def transaction(
+    using: str | None = None, *, connection: BaseDatabaseWrapper | None = None
+) -> Iterator[BaseDatabaseWrapper]:
+    """A short coordination transaction; yields its connection.
+
+    On SQLite the outermost one begins IMMEDIATE, so that read-then-write cannot fail
+    half way; inside a transaction that already runs it is a savepoint, as `atomic` is.
+    """
+    connection = connection or connection_of(using)
+    with _immediate(connection), _atomic(connection):
+        yield connection
+
+
+@contextlib.contextmanager
+def _atomic(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """`atomic` on exactly this wrapper, which need not be the thread's own."""
+    if connections[connection.alias] is connection:
+        with django_transaction.atomic(using=connection.alias):
+            yield
+        return
+    connection.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+    try:
+        yield
+    except BaseException:
+        _roll_back(connection)
+        raise
+    connection.commit()
+    connection.set_autocommit(True)
+
+
+def _roll_back(connection: BaseDatabaseWrapper) -> None:
+    """Undo and go back to autocommit; a connection that cannot is closed, which undoes too."""
+    try:
+        connection.rollback()
+        connection.set_autocommit(True)
+    except Exception:  # noqa: BLE001 - the first error is the one to report
+        connection.close()
+
+
+@contextlib.contextmanager
+def _immediate(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    if connection.vendor != "sqlite" or connection.in_atomic_block:
+        yield
+        return
+    connection.ensure_connection()  # connecting sets the mode from the settings
+    before = connection.transaction_mode  # type: ignore[attr-defined]  # SQLite's wrapper has it
+    connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        connection.transaction_mode = before  # type: ignore[attr-defined]
+
+
+def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "") -> None:
+    """Mark a worker thread's connection as ours: it stays open, and carries our name.
+
+    On SQLite its transactions begin IMMEDIATE and wait 20 s for the file; on PostgreSQL
+    sessions show `application_name` (settled 17). Only this thread's wrapper changes:
+    the settings of the host's other connections are shared, so they are copied first.
+    """
+    changed = _own_settings(connection.settings_dict)
+    if connection.vendor == "sqlite":
+        changed["OPTIONS"]["transaction_mode"] = "IMMEDIATE"
+        timeout_s = changed["OPTIONS"].get("timeout", 0)
+        changed["OPTIONS"]["timeout"] = max(timeout_s, OWN_BUSY_TIMEOUT_S)
+    elif "pool" not in changed["OPTIONS"]:
+        changed["CONN_MAX_AGE"] = None
+        if application_name:
+            changed["OPTIONS"]["application_name"] = application_name[:63]
+    if connection.settings_dict == changed:
+        return
+    connection.settings_dict = changed
+    if not connection.in_atomic_block:
+        connection.close()
+
+
+def _own_settings(settings_dict: Mapping[str, Any]) -> dict[str, Any]:
+    copied = dict(copy.deepcopy(settings_dict))
+    copied["OPTIONS"] = dict(copied.get("OPTIONS") or {})
+    return copied
+
+
+def private_connection(
+    using: str | None = None,
+    *,
+    connect_timeout_s: float,
+    statement_timeout_s: float,
+    application_name: str,
+    lock_timeout_s: float = 1.0,
+) -> BaseDatabaseWrapper:
+    """A connection of its own for the beat or the listener: autocommit, direct, never pooled (HB2).
+
+    Not yet connected; `open_private` connects, sets the time-outs and reads them back. It
+    belongs to the thread that calls this. psycopg takes whole seconds and reads less than
+    2 as 2 or as no limit, so `connect_timeout_s` is rounded down, 2 at least.
+    """
+    connection = connection_of(using).copy()
+    changed = _own_settings(connection.settings_dict)
+    changed.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False, AUTOCOMMIT=True)
+    options = changed["OPTIONS"]
+    if connection.vendor == "sqlite":
+        options["transaction_mode"] = "IMMEDIATE"
+        options["timeout"] = max(statement_timeout_s, 0.1)
+    else:
+        options.pop("pool", None)
+        options["connect_timeout"] = max(2, math.floor(connect_timeout_s))
+        options["tcp_user_timeout"] = max(1, round(statement_timeout_s * 1000))
+        if application_name:
+            options["application_name"] = application_name[:63]
+        changed.update(
+            {key: value for key, value in conf.DIRECT.items() if value not in ("", None)}
+        )
+    connection.settings_dict = changed
+    connection.private_timeouts = (  # type: ignore[attr-defined]  # read by open_private only
+        statement_timeout_s,
+        lock_timeout_s,
+    )
+    return connection
+
+
+def open_private(connection: BaseDatabaseWrapper) -> None:
+    """Connect a private connection, set its time-outs and verify that they hold.
+
+    Raises DatabaseError when the server is away, or RuntimeError when a value reads back
+    differently (a pooler that swallows SET).
+    """
+    connection.ensure_connection()
+    if connection.vendor != "postgresql":
+        return
+    statement_s, lock_s = connection.private_timeouts  # type: ignore[attr-defined]
+    wanted = {
+        "statement_timeout": max(1, round(statement_s * 1000)),
+        "lock_timeout": max(1, round(lock_s * 1000)),
+    }
+    for name, millis in wanted.items():
+        fetch(connection, "SELECT set_config(%s, %s, false)", (name, str(millis)))
+    # A renewal that is lost in a server restart would trip a healthy worker (HB5).
+    fetch(
+        connection,
+        "SELECT set_config('synchronous_commit', 'on', false)"
+        " WHERE current_setting('synchronous_commit') = 'off'",
+    )
+    for name, millis in wanted.items():
+        [(found,)] = fetch(
+            connection, "SELECT setting::bigint FROM pg_settings WHERE name = %s", (name,)
+        )
+        if int(found) != millis:
+            connection.close()
+            raise RuntimeError(f"{name} was set to {millis} ms and reads back as {found} ms.")
+
+
+def set_statement_timeout(connection: BaseDatabaseWrapper, seconds: float) -> None:
+    """Bound the next statements of a private connection by what is left of a lease."""
+    if connection.vendor == "postgresql":
+        millis = str(max(1, round(seconds * 1000)))
+        fetch(connection, "SELECT set_config('statement_timeout', %s, false)", (millis,))
+
+
+def close_thread_connections() -> None:
+    """Close every connection of the calling thread."""
+    connections.close_all()
