@@ -12,7 +12,7 @@ import argparse
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +40,33 @@ KEYWORDS = {
 }
 PLACEHOLDER = re.compile(r"%\((\w+)\)[sd]|%([sd])|\{(\w*)\}")
 
+# Dates and the version of a tool would change the file, and every branch's, at each run.
+HEADERS = [
+    ("Language", LOCALE),
+    ("MIME-Version", "1.0"),
+    ("Content-Type", "text/plain; charset=utf-8"),
+    ("Content-Transfer-Encoding", "8bit"),
+    ("Plural-Forms", "nplurals=1; plural=0;"),
+]
+
 Key = tuple[str, str | None]  # (text, context)
+
+
+class Steady(Catalog):
+    """A catalogue whose header says only what the texts need."""
+
+    def __init__(self, app: str, messages: Iterable[Message] = ()) -> None:
+        """Take over the messages of another catalogue."""
+        super().__init__(locale=LOCALE, domain="django", fuzzy=False)
+        self.header_comment = f"# Chinese (simplified) texts of {app}."
+        for item in messages:
+            if item.id:
+                self.add(item.id, item.string, context=item.context, flags=item.flags)
+
+    @property
+    def mime_headers(self) -> list[tuple[str, str]]:  # type: ignore[misc]  # fixed on purpose
+        """The constant header."""
+        return HEADERS
 
 
 @dataclass
@@ -125,16 +151,7 @@ def write(tree: Path, app: str, texts: dict[Key, Text]) -> None:
     """Write the catalogue with the texts of today, keeping translations, and compile it."""
     path = catalogue(tree, app)
     old = _read(path)
-    new = Catalog(locale=LOCALE, domain="django", fuzzy=False, project="django-roundtable")
-    new.header_comment = f"# Chinese (simplified) texts of {app}."
-    # Dates would change the file, and every branch's, at each run.
-    new.mime_headers = [
-        ("Language", LOCALE),
-        ("MIME-Version", "1.0"),
-        ("Content-Type", "text/plain; charset=utf-8"),
-        ("Content-Transfer-Encoding", "8bit"),
-        ("Plural-Forms", "nplurals=1; plural=0;"),
-    ]
+    new = Steady(app)
     for (text, context), found in sorted(texts.items(), key=lambda item: item[1].places[0]):
         before = old.get(text, context)
         kept = _strings(before.string if before is not None else "")
@@ -160,7 +177,7 @@ def _po(catalog: Catalog) -> bytes:
 def compiled(path: Path) -> bytes:
     """The bytes of the compiled catalogue that belongs to a `.po` file."""
     out = io.BytesIO()
-    write_mo(out, _read(path))
+    write_mo(out, Steady("", _read(path)))
     return out.getvalue()
 
 
