@@ -37,12 +37,16 @@ class Reference:
 
     def matches(self, wall):
         """Whether a wall-clock minute matches the five fields."""
-        if not (self._minutes[wall.minute] and self._hours[wall.hour]):
+        if not self.number_matches(wall.hour, wall.minute):
             return False
         date = wall.date()
         if date not in self._dates:
             self._dates[date] = self.date_matches(date)
         return self._dates[date]
+
+    def number_matches(self, hour, minute):
+        """Whether the hour and the minute field let a time pass."""
+        return self._hours[hour] and self._minutes[minute]
 
     def date_matches(self, date):
         """Whether a date matches the month and the two day fields."""
