@@ -34,6 +34,13 @@ def test_every_table_of_ours_has_one_named_owner():
 
 # (file, text, the rule that must catch it)
 PLANTED = [
+    (
+        "schedules/fires.py",
+        "from django.db.models import QuerySet\n"
+        + WORKER
+        + "def f(x: QuerySet[Worker]):\n x.update(info=1)",
+        "write",
+    ),
     ("schedules/fires/parts.py", WORKER + "Worker.objects.create(info=1)", "write"),
     ("coordination/claims_more.py", "SQL = f'UPDATE {table} SET a = 1'", "write"),
     (
@@ -119,6 +126,12 @@ def test_a_planted_violation_is_caught(tmp_path, path, text, broken):
 
 # What looks like a violation and is right.
 RIGHT = [
+    (
+        "project/seed.py",
+        "def f():\n users = get_user_model()._default_manager\n"
+        + " a, _ = users.get_or_create(username='a')\n for user in (a, b):\n  user.save()",
+    ),
+    ("project/seed.py", "from x.models import Token\ndef f():\n t = Token()\n t.save()"),
     ("coordination/claims/ending.py", "SQL = 'UPDATE {table} SET a = 1'"),
     ("coordination/workers.py", WORKER + "def f():\n Worker.objects.filter(pk=1).update(info=1)"),
     ("coordination/workers.py", "SQL = 'UPDATE cluster_workers SET info = 1'"),

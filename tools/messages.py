@@ -63,8 +63,8 @@ class Steady(Catalog):
             if item.id:
                 self.add(item.id, item.string, context=item.context, flags=item.flags)
 
-    @property
-    def mime_headers(self) -> list[tuple[str, str]]:  # type: ignore[misc]  # fixed on purpose
+    @property  # type: ignore[misc]  # the parent's is settable; this one is fixed on purpose
+    def mime_headers(self) -> list[tuple[str, str]]:
         """The constant header."""
         return HEADERS
 

@@ -28,6 +28,9 @@ SQL = re.compile(
     re.IGNORECASE,
 )
 
+# A model that is not ours: the host's users, tokens, content types.
+FOREIGN = Room("", "", ())
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -72,6 +75,8 @@ class Names:
             name = alias.asname or alias.name
             if (source, alias.name) in BY_MODEL:
                 self.models[name] = BY_MODEL[source, alias.name]
+            elif _foreign(source) and alias.name[:1].isupper():
+                self.models[name] = FOREIGN
             else:
                 self.modules[name] = f"{source}.{alias.name}"
 
@@ -93,15 +98,15 @@ class Names:
         return local
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
-        if not isinstance(target, ast.Name):
-            return
         found = self.root(value)
         if found is None and not isinstance(value, ast.Call):
-            # An annotation such as `list[Worker]` or `Worker | None`.
+            # An annotation such as `list[Worker]` or `Worker | None`, or a tuple of rows.
             parts = (self.root(part) for part in ast.walk(value) if isinstance(part, ast.expr))
             found = next((part for part in parts if part), None)
-        if found is not None:
-            self.models[target.id] = found
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        for name in names:
+            if found is not None and isinstance(name, ast.Name):
+                self.models[name.id] = found
 
     def root(self, node: ast.expr) -> Room | None:
         """The model that a chain such as `Model.objects.filter(...)` starts from."""
@@ -115,6 +120,8 @@ class Names:
                 node = node.value
             elif isinstance(node, ast.Call):
                 name = ast.unparse(node.func).rsplit(".", 1)[-1]
+                if name == "get_user_model":
+                    return FOREIGN
                 if name == "get_model":
                     return _by_label(node)
                 if name in ("get_object_or_404", "get_list_or_404", "list", "iter") and node.args:
@@ -125,6 +132,11 @@ class Names:
                 node = node.value
             else:
                 return None
+
+
+def _foreign(source: str) -> bool:
+    ours = {module for module, _model in BY_MODEL}
+    return source.endswith(".models") and source != "django.db.models" and source not in ours
 
 
 def _by_label(node: ast.Call) -> Room | None:
@@ -147,6 +159,8 @@ def _call(path: str, node: ast.Call, names: Names) -> Iterator[tuple[int, str]]:
     if verb not in QUERYSET_VERBS | INSTANCE_VERBS or _is_super(target):
         return
     room = names.root(target)
+    if room is FOREIGN:
+        return
     if room is not None:
         if not room.admits(path):
             yield node.lineno, f"{verb}() on {room.model}; {_owner(room)}"
@@ -161,7 +175,7 @@ def _owner(room: Room) -> str:
 def _looks_orm(verb: str, target: ast.expr, node: ast.Call) -> bool:
     text = ast.unparse(target)
     if any(manager in text for manager in MANAGERS):
-        # A named model that is not ours: the host's users, groups, content types.
+        # A name with a capital that was imported from nowhere of ours.
         return not text[:1].isupper()
     if verb in ALWAYS_ORM or verb in INSTANCE_VERBS:
         return True
