@@ -128,8 +128,13 @@ def test_a_planted_violation_is_caught(tmp_path, path, text, broken):
 RIGHT = [
     (
         "project/seed.py",
-        "def f():\n users = get_user_model()._default_manager\n"
-        + " a, _ = users.get_or_create(username='a')\n for user in (a, b):\n  user.save()",
+        """
+def f():
+    users = get_user_model()._default_manager
+    one, _ = users.get_or_create(username="x")
+    for user in (one, other):
+        user.save()
+""",
     ),
     ("project/seed.py", "from x.models import Token\ndef f():\n t = Token()\n t.save()"),
     ("coordination/claims/ending.py", "SQL = 'UPDATE {table} SET a = 1'"),
@@ -160,6 +165,13 @@ def test_a_write_in_its_room_is_left_alone(tmp_path, path, text):
     file.parent.mkdir(parents=True)
     file.write_text(text)
     assert floors.scan(tmp_path) == []
+
+
+def test_the_command_fails_on_a_tree_with_a_violation_and_names_the_line(layered, capfd):
+    assert floors.main([str(layered)]) == 0
+    (layered / "schedules" / "fires.py").write_text(WORKER + "Worker.objects.create(info=1)")
+    assert floors.main([str(layered)]) == 1
+    assert "schedules/fires.py:2: write: create() on Worker" in capfd.readouterr().out
 
 
 @pytest.fixture
