@@ -79,6 +79,10 @@ class AppSettings:
 
     setting = ""
 
+    ADMIN_REGISTER = Setting(
+        True, "Register this app's model admins. False: the host registers its own subclasses."
+    )
+
     def values(self) -> Mapping[str, Any]:
         """What the host set, as it is now."""
         found: Mapping[str, Any] = getattr(settings, self.setting, None) or {}
