@@ -34,6 +34,7 @@ from coordination.claims.claiming import (
     token,
 )
 from coordination.claims.endings import (
+    REASON_HOOK,
     Ending,
     Verb,
     acknowledge_cancel,
@@ -50,6 +51,7 @@ from coordination.claims.takeover import REASON_CRASHED, TakenOver, reap_cancels
 
 __all__ = [
     "REASON_CRASHED",
+    "REASON_HOOK",
     "REASON_RESUMED",
     "Claimed",
     "Ending",

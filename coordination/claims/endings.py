@@ -45,6 +45,8 @@ from coordination.jobs import (
 
 logger = logging.getLogger(__name__)
 
+REASON_HOOK = "end_refused"
+
 
 @dataclass(frozen=True)
 class Verb:

@@ -15,7 +15,15 @@ from django.db import models
 
 from coordination import database
 from coordination.claims.claiming import ring_if_soon, seconds_until
-from coordination.claims.sql import kind_of, order_key, ready, step_s, stored, table_of
+from coordination.claims.sql import (
+    column_name,
+    kind_of,
+    order_key,
+    ready,
+    step_s,
+    stored,
+    table_of,
+)
 from coordination.database import ArraySource, Fragments
 from coordination.errors import ConfigurationError, CoordinationError
 from coordination.jobs import JobStatus, LeasedJob
@@ -101,7 +109,7 @@ def _value(field: models.Field[Any, Any], job: LeasedJob) -> Any:
 
 
 def _source(fragments: Fragments, model: type[LeasedJob]) -> ArraySource:
-    return fragments.rows({field.column: kind_of(field) for field in _caller_fields(model)})
+    return fragments.rows({column_name(field): kind_of(field) for field in _caller_fields(model)})
 
 
 @lru_cache(maxsize=64)
@@ -118,7 +126,8 @@ def insert_sql(fragments: Fragments, model: type[LeasedJob], *, keyed: bool) -> 
         **ENGINE_COLUMNS,
     }
     for field in _caller_fields(model)[1:]:
-        columns[field.column] = stored(fragments, kind_of(field), f'v."{field.column}"')
+        name = column_name(field)
+        columns[name] = stored(fragments, kind_of(field), f'v."{name}"')
     names = ", ".join(f'"{name}"' for name in columns)
     # The row source needs a WHERE: without one SQLite reads ON CONFLICT as a join's ON.
     conflict = f"WHERE true ON CONFLICT ({_conflict(model)}) DO NOTHING" if keyed else ""

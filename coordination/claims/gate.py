@@ -52,7 +52,8 @@ def update_sql(model: type[LeasedJob]) -> str:
     assert isinstance(query, UpdateQuery)
     query.add_update_values(_progress(claim, {}))
     connection = database.connection_of()
-    return query.get_compiler(connection=connection).as_sql()[0]
+    text: str = query.get_compiler(connection=connection).as_sql()[0]
+    return text
 
 
 def _progress(claim: Claim, columns: dict[str, Any]) -> dict[str, Any]:

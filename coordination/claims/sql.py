@@ -99,6 +99,12 @@ def kind_of(field: models.Field[Any, Any]) -> str:
         ) from None
 
 
+def column_name(field: models.Field[Any, Any]) -> str:
+    """The column of a concrete field."""
+    assert field.column is not None, f"{field} has no column"
+    return field.column
+
+
 @lru_cache(maxsize=1024)
 def column_of(model: type[LeasedJob], name: str) -> tuple[str, str]:
     """The column and kind behind a field name or attname.
@@ -107,7 +113,7 @@ def column_of(model: type[LeasedJob], name: str) -> tuple[str, str]:
     """
     for field in model._meta.concrete_fields:
         if name in (field.name, field.attname):
-            return field.column, kind_of(field)
+            return column_name(field), kind_of(field)
     raise ConfigurationError(f"{model._meta.label} has no column {name!r}.")
 
 

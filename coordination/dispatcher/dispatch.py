@@ -1,0 +1,357 @@
+"""The dispatcher of one worker process: claims what there is room for and hands it out.
+
+Invariants
+I1  It claims only while it accepts, under the owner it was started with, and never more than
+    its executors can run (J1).
+I2  An execution carries the fence generation of its claim; a trip abandons it without a write.
+I3  Sleeping is bounded by the poll, by the earliest scheduled row, and while something runs by
+    the beat, so cancels are seen with every wake-up lost (D6, J8, J16).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from django.db import DatabaseError
+
+from coordination import claims, database, wakeups
+from coordination.claims.endings import RELEASE
+from coordination.clock import Clock
+from coordination.conf import conf
+from coordination.dispatcher.execution import Execution
+from coordination.dispatcher.pool import AsyncRunner, ThreadPool, claim_connection
+from coordination.dispatcher.settling import settle
+from coordination.errors import Fenced
+from coordination.fence import Bound, Fence
+from coordination.jobs import Claim, Failed, LeasedJob, Outcome, Runner, runners
+
+logger = logging.getLogger(__name__)
+
+LEARN_EVERY_S = 1.0
+MAX_PROMOTIONS = 500
+
+
+class Dispatcher:
+    """Runs the leased work of one process. One object per process, used by the coordinator."""
+
+    def __init__(
+        self,
+        fence: Fence,
+        clock: Clock,
+        *,
+        poll_s: Callable[[], float],
+        threads: int | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> None:
+        """Prepare; nothing runs before `start`.
+
+        `poll_s` tells how long it may sleep without looking (the listener knows); `threads`
+        and `queues` default to the settings.
+        """
+        self.threads = threads or conf.THREADS
+        self.queues = tuple(conf.QUEUES if queues is None else queues)
+        self.counters: Counter[str] = Counter()
+        self.last_tick_at: float | None = None
+        self._fence = fence
+        self._clock = clock
+        self._poll_s = poll_s
+        self._bell = wakeups.Bell(wakeups.JOBS)
+        self._pool = ThreadPool(self.threads, "job")
+        self._async = AsyncRunner()
+        self._changed = threading.Condition()
+        self._held: dict[Claim, Execution] = {}
+        self._accepting = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._owner = ""
+        self._turn = 0
+        self._learned_at = 0.0
+        self._reap_at = 0.0
+        self._trouble = ""
+
+    def start(self, owner: str) -> None:
+        """Claim as `owner`, whose worker row is alive; also again after a trip. Twice is once."""
+        with self._changed:
+            self._owner = owner
+            self._accepting = True
+            self._stopping.clear()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+                self._thread.start()
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Look for work now."""
+        self._bell.ring()
+
+    def kinds(self) -> list[str]:
+        """What this process can run, for its worker row (J4)."""
+        return sorted({kind for runner in runners() for kind in runner.kinds()})
+
+    def idle(self) -> bool:
+        """Whether no body of any identity runs in this process."""
+        with self._changed:
+            return not self._held
+
+    def running(self) -> list[Claim]:
+        """What is held now, for the status."""
+        with self._changed:
+            return list(self._held)
+
+    def pause(self) -> None:
+        """Claim nothing more until `start`; what runs goes on (HB6)."""
+        self._accepting = False
+
+    def drain(self, deadline: float) -> int:
+        """Stop for good: claim nothing, let bodies end until `deadline`, hand the rest back.
+
+        `deadline` is a reading of the clock given at the start. Returns how many jobs were
+        handed back; their bodies are abandoned. Harmless when it never started.
+        """
+        self._accepting = False
+        for execution in self._executions():
+            execution.ask_to_stop()
+        self._wait_idle(deadline)
+        left = self._executions()
+        for execution in left:
+            execution.abandon("was handed back at the end of the worker's grace")
+        self._hand_back([execution.claim for execution in left])
+        self.close()
+        return len(left)
+
+    def abandon(self) -> None:
+        """The process was fenced: claim nothing, write nothing for what runs (SF6)."""
+        self._accepting = False
+        for execution in self._executions():
+            execution.abandon("was abandoned because its worker was fenced")
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no body runs; False when one still does after `timeout_s`."""
+        return self._wait_idle(self._clock.now() + timeout_s)
+
+    def close(self) -> None:
+        """End the threads. Bodies that ignore everything keep theirs until the process ends."""
+        self._accepting = False
+        self._stopping.set()
+        self._bell.ring()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2.0)
+        self._pool.close()
+        self._async.close()
+
+    def tick(self) -> float:
+        """One look: notice cancels, promote, claim, hand out. Returns seconds until the next.
+
+        Runs on the dispatcher's thread; tests call it themselves. Cancels of gone holders are
+        reaped before claims (settled 24).
+        """
+        now = self._clock.now()
+        self.last_tick_at = now
+        if now >= self._reap_at:
+            self._reap_at = now + conf.LONG_POLL_S
+            self.counters["reaped"] += claims.reap_cancels()
+        self._notice()
+        wait_s = self._poll_s()
+        for runner in self._in_turn():
+            due_s = self._take(runner)
+            if due_s is not None:
+                wait_s = min(wait_s, max(due_s, 0.0))
+        if not self.idle():
+            wait_s = min(wait_s, conf.renew_every_s)
+        return wait_s
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                claim_connection(self._owner)
+                wait_s = self.tick()
+                self._recovered()
+            except Exception as error:  # noqa: BLE001 - the one boundary of this loop; it goes on
+                wait_s = self._troubled(error)
+            self._bell.wait(wait_s)
+        database.close_thread_connections()
+
+    def _troubled(self, error: Exception) -> float:
+        """Log an outage once per change and say how long to wait."""
+        said = f"{type(error).__name__}: {error}"
+        if said != self._trouble:
+            self._trouble = said
+            logger.error(
+                "No work can be claimed: %s",
+                said,
+                exc_info=None if isinstance(error, DatabaseError) else error,
+                extra={"event": "dispatcher.failed"},
+            )
+        database.close_thread_connections()
+        return conf.POLL_S
+
+    def _recovered(self) -> None:
+        if self._trouble:
+            self._trouble = ""
+            logger.info("Work is claimed again.", extra={"event": "dispatcher.recovered"})
+
+    def _in_turn(self) -> list[Runner]:
+        """The runners, each first once, so that none starves the other of room."""
+        found = runners()
+        self._turn += 1
+        first = self._turn % len(found) if found else 0
+        return [*found[first:], *found[:first]]
+
+    def _take(self, runner: Runner) -> float | None:
+        """Claim for one runner while there is room; return when its next row is due."""
+        due_s = None
+        for _again in range(2):
+            room = self._room()
+            if room < 1 or not self._accepting:
+                return due_s
+            # Read before the claim: a trip in between makes the execution stale, not fresh.
+            bound = Bound(self._fence, self._fence.generation)
+            if self._fence.pending() or self._fence.stale():
+                return due_s
+            found = claims.claim(
+                runner.model,
+                owner=self._owner,
+                kinds=runner.kinds(),
+                queues=self.queues,
+                limit=room,
+            )
+            for job in found:
+                self._hand_out(runner, job, bound)
+            due_s = found.next_due_s
+            overdue = due_s is not None and due_s <= 0
+            if len(found) < room and not overdue and not self._learn(runner):
+                return due_s
+            if overdue and claims.promote(runner.model, limit=MAX_PROMOTIONS):
+                due_s = 0.0
+        return due_s
+
+    def _room(self) -> int:
+        with self._changed:
+            return self.threads - len(self._held)
+
+    def _learn(self, runner: Runner) -> bool:
+        """Let a runner learn the kinds that are queued and unknown; True when it learned one."""
+        learn = getattr(runner, "learn", None)
+        now = self._clock.now()
+        if learn is None or now < self._learned_at + LEARN_EVERY_S:
+            return False
+        self._learned_at = now
+        unknown = claims.queued_kinds(runner.model) - set(runner.kinds())
+        if not unknown:
+            return False
+        refused = learn(unknown)
+        for kind, (code, params) in refused.items():
+            claims.flag_kind(runner.model, kind, code, params)
+        return len(refused) < len(unknown)
+
+    def _notice(self) -> None:
+        """Hand what was asked of held rows to their executions (J8)."""
+        with self._changed:
+            held = dict(self._held)
+        for model in {claim.model for claim in held}:
+            for mark in claims.marks(model, self._owner):
+                execution = held.get(Claim(model, mark.job_id, self._owner, mark.attempt))
+                if execution is not None:
+                    execution.ask(mark)
+
+    def _hand_out(self, runner: Runner, job: LeasedJob, bound: Bound) -> None:
+        execution = Execution(claims.token(job), job, runner, bound, self._async)
+        with self._changed:
+            self._held[execution.claim] = execution
+        self.counters["claimed"] += 1
+        self._pool.submit(lambda: self._execute(execution))
+
+    def _execute(self, execution: Execution) -> None:
+        """Run one body and write its end, on an executor thread. Raises nothing."""
+        try:
+            claim_connection(execution.claim.owner)
+            execution.check()
+            self._fence.bind()
+            outcome = settle(execution, _outcome(execution), self._stopping)
+            self.counters[type(outcome).__name__.lower()] += 1
+            self._tell(execution, outcome)
+        except Fenced as lost:
+            self.counters["lost"] += 1
+            logger.warning("Work was lost: %s", lost, extra={"event": "job.lost"})
+        except BaseException:
+            # The outermost frame of an execution: whatever it is, the executor goes on. The
+            # row stays held and the crash budget judges it at the take-over.
+            logger.exception("An execution broke off.", extra={"event": "job.broke_off"})
+        finally:
+            self._fence.unbind()
+            with self._changed:
+                self._held.pop(execution.claim, None)
+                self._changed.notify_all()
+            self.nudge()
+
+    def _tell(self, execution: Execution, outcome: Outcome) -> None:
+        """Let the runner observe a committed end (signals); it can no longer change it."""
+        told = getattr(execution.runner, "settled", None)
+        if told is not None:
+            told(execution, outcome)
+
+    def _executions(self) -> list[Execution]:
+        with self._changed:
+            return list(self._held.values())
+
+    def _wait_idle(self, deadline: float) -> bool:
+        with self._changed:
+            while self._held and (left_s := deadline - self._clock.now()) > 0:
+                self._changed.wait(min(left_s, 0.2))
+            return not self._held
+
+    def _hand_back(self, left: Sequence[Claim]) -> None:
+        """Release what still runs, one statement a model, and acknowledge asked cancels."""
+        for model in {claim.model for claim in left}:
+            batch = [claims.Ending(claim) for claim in left if claim.model is model]
+            try:
+                refused = claims.end_batch(RELEASE, batch)
+                for claim in refused:
+                    _acknowledge(claim)
+            except DatabaseError as error:
+                # Not given back now: the rows are taken over when this worker has left.
+                logger.warning(
+                    "Work could not be handed back: %s", error, extra={"event": "job.not_released"}
+                )
+
+
+def _acknowledge(claim: Claim) -> None:
+    try:
+        claims.acknowledge_cancel(claim)
+    except Fenced:
+        # Zero rows: it ended by itself in the meantime.
+        logger.debug("%s had ended", claim.job_id)
+
+
+def _outcome(execution: Execution) -> Outcome:
+    """Call the runner; what it raises by mistake is a failure of the job, not of the worker."""
+    try:
+        return execution.runner.run(execution)
+    except Fenced:
+        raise
+    except BaseExceptionGroup as group:
+        # TaskGroup wraps what a body raised; a Fenced inside still means "write nothing" (SF7).
+        fenced = group.subgroup(Fenced)
+        if fenced is not None:
+            raise _first(fenced) from group
+        return _failure(group)
+    except Exception as error:  # noqa: BLE001 - the boundary to a runner; the job tells why
+        return _failure(error)
+
+
+def _first(group: BaseExceptionGroup[Fenced]) -> Fenced:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+def _failure(error: BaseException) -> Failed:
+    path = f"{type(error).__module__}.{type(error).__qualname__}"
+    return Failed(
+        {"class": path, "traceback": "".join(traceback.format_exception(error))},
+        {},
+    )

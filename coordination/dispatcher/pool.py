@@ -1,0 +1,217 @@
+"""The threads that run bodies: a bounded pool for jobs, one event loop for async bodies (J22).
+
+Threads are daemons, so a body that never returns cannot keep a process alive past its end.
+Each thread has connections of its own; the one to our tables carries the owner's name and is
+closed when the thread ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import connections
+
+from coordination import database
+
+KEEP_IDLE_S = 30.0
+"""How long an idle thread keeps itself and its connection."""
+
+Work = Callable[[], None]
+
+
+class ThreadPool:
+    """Runs callables on at most `size` threads; started when needed, ended when idle."""
+
+    def __init__(self, size: int, name: str) -> None:
+        """Start nothing yet."""
+        self.size = size
+        self._name = name
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._waiting = 0
+        self._closed = False
+
+    def submit(self, work: Work) -> None:
+        """Run `work` on some thread. It must not raise."""
+        with self._lock:
+            self._work.put(work)
+            self._waiting += 1
+            if self._waiting > self._idle and len(self._threads) < self.size:
+                thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+                self._threads.add(thread)
+                thread.start()
+
+    def close(self) -> None:
+        """Let the threads end after what they have; does not wait."""
+        with self._lock:
+            self._closed = True
+            for _thread in self._threads:
+                self._work.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the threads after `close`; False when one still runs."""
+        for thread in tuple(self._threads):
+            thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in tuple(self._threads))
+
+    def _serve(self) -> None:
+        try:
+            while (work := self._next()) is not None:
+                try:
+                    work()
+                finally:
+                    settle_connections()
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+            database.close_thread_connections()
+
+    def _next(self) -> Work | None:
+        with self._lock:
+            self._idle += 1
+        try:
+            work = self._work.get(timeout=KEEP_IDLE_S)
+        except queue.Empty:
+            work = None
+        with self._lock:
+            self._idle -= 1
+            if work is not None:
+                self._waiting -= 1
+            elif not self._closed and self._waiting > self._idle:
+                # Work came in the instant this thread gave up waiting for it.
+                return self._take_now()
+        return work
+
+    def _take_now(self) -> Work | None:
+        try:
+            work = self._work.get_nowait()
+        except queue.Empty:
+            return None
+        if work is not None:
+            self._waiting -= 1
+        return work
+
+
+def settle_connections() -> None:
+    """Leave this thread's connections usable for the next body: no open transaction, none dead."""
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is None:
+            continue
+        left_open = connection.in_atomic_block or not connection.get_autocommit()
+        if left_open or connection.needs_rollback:
+            connection.in_atomic_block = False
+            connection.savepoint_ids = []
+            connection.atomic_blocks = []
+            connection.close()
+        else:
+            connection.close_if_unusable_or_obsolete()
+
+
+def claim_connection(application_name: str) -> None:
+    """Mark this thread's connection to our tables as ours (settled 17)."""
+    connection = database.connection_of()
+    if getattr(connection, "coordination_name", None) != application_name:
+        database.own_connection(connection, application_name=application_name)
+        connection.coordination_name = application_name  # type: ignore[attr-defined]  # our note
+
+
+class AsyncRunner:
+    """One event loop on a thread of its own, shared by the async bodies of a process."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(
+        self, body: Callable[[], Coroutine[Any, Any, Any]], application_name: str
+    ) -> tuple[concurrent.futures.Future[Any], Callable[[], None]]:
+        """Start `body` in the caller's context; return its end and what cancels it.
+
+        The future ends when the coroutine has really ended, also after a cancel: its
+        `finally` blocks have run then. A cancelled body gives `asyncio.CancelledError`.
+        """
+        ended: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        loop = self._running_loop()
+        tasks: list[asyncio.Task[Any]] = []
+        cancelled = threading.Event()
+
+        def begin() -> None:
+            task = loop.create_task(_alone(body, application_name))
+            tasks.append(task)
+            task.add_done_callback(lambda done: _tell(done, ended))
+            if cancelled.is_set():
+                task.cancel()
+
+        def cancel() -> None:
+            cancelled.set()
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
+        loop.call_soon_threadsafe(begin, context=contextvars.copy_context())
+        return ended, cancel
+
+    def close(self) -> None:
+        """Stop the loop; bodies that still run are abandoned."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(1.0)
+            if not thread.is_alive():
+                loop.close()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_run_loop, args=(self._loop,), name="async-bodies", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    _cancel_all(loop)
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Give abandoned bodies one short chance to run their `finally` blocks."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=0.5))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+async def _alone(body: Callable[[], Coroutine[Any, Any, Any]], application_name: str) -> Any:
+    """Run a body whose `sync_to_async` calls share one thread and connection of its own."""
+    async with ThreadSensitiveContext():
+        try:
+            await sync_to_async(claim_connection)(application_name)
+            return await body()
+        finally:
+            await asyncio.shield(sync_to_async(database.close_thread_connections)())
+
+
+def _tell(task: asyncio.Task[Any], ended: concurrent.futures.Future[Any]) -> None:
+    if task.cancelled():
+        ended.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        ended.set_exception(error)
+    else:
+        ended.set_result(task.result())
