@@ -41,6 +41,7 @@ from coordination.api.wire import (
     Renderer,
 )
 from coordination.conf import conf
+from coordination.errors import JobNotFound, StateConflict
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,17 @@ class BaseView(APIView):
         return response
 
     def translate(self, exc: Exception) -> ProblemError | None:
-        """Return the problem that an owner's error stands for; rooms override it."""
+        """Return the problem that an owner's error stands for; rooms add theirs."""
+        if isinstance(exc, JobNotFound):
+            return not_found()
+        if isinstance(exc, StateConflict):
+            text = translation.gettext("It is %(state)s; this needs one of: %(allowed)s.")
+            return ProblemError(
+                Code.STATE_CONFLICT,
+                text % {"state": exc.status, "allowed": ", ".join(exc.allowed)},
+                state=exc.status,
+                allowed_states=list(exc.allowed),
+            )
         return None
 
     def body(self) -> dict[str, Any]:

@@ -29,3 +29,20 @@ def path_to(request: HttpRequest | Request, name: str, **kwargs: Any) -> str | N
 def problem_type(request: HttpRequest | Request, code: str) -> str:
     """Return the `type` of a problem: its help page, or `about:blank` where none is mounted."""
     return path_to(request, "coordination_api:problem", code=code) or "about:blank"
+
+
+_job_urls: dict[str, str] = {}
+
+
+def register_job_url(model_label: str, name: str) -> None:
+    """Say which URL shows a job of a LeasedJob model; called by the module of its URLs.
+
+    `name` takes the job's id as `id`. Hosts may register their own models.
+    """
+    _job_urls[model_label.lower()] = name
+
+
+def job_path(request: HttpRequest | Request, model_label: str, job_id: Any) -> str | None:
+    """Return the path of a job, or None when no mounted URL shows its model."""
+    name = _job_urls.get(model_label.lower())
+    return path_to(request, name, id=job_id) if name else None

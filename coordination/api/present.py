@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import Count
@@ -15,7 +15,6 @@ from coordination.api.serializers import instant
 from coordination.database import alias
 from coordination.jobs import LeasedJob, leased_models
 from coordination.models import Lease, LeaseHistory, RunSlot, Worker
-from coordination.status import Verdict
 
 HELP = {
     Code.MALFORMED: _("Check the JSON and the headers; `detail` names the place."),
@@ -39,21 +38,6 @@ HELP = {
     Code.UNAVAILABLE: _("Try again after the seconds in `Retry-After`."),
 }
 """What to do about each problem, where the title alone does not say it."""
-
-
-def verdict(found: Verdict) -> dict[str, Any]:
-    """The verdict as code, parameters and sentence."""
-    return {
-        "code": found.code,
-        "params": dict(found.params),
-        "healthy": found.healthy,
-        "text": found.text(),
-    }
-
-
-def cluster(found: Verdict, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict laid over the snapshot that `coordination_status --json` prints."""
-    return {**snapshot, "verdict": verdict(found)}
 
 
 def workers(rows: list[Worker]) -> list[dict[str, Any]]:

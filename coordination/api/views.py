@@ -29,12 +29,11 @@ class ClusterView(BaseView):
     """`cluster/`: the verdict and what it was made from."""
 
     needs = {"GET": VIEW_WORKER}
-    weak_etags = True
 
     def get(self, request: Request) -> Response:
         """Answer the verdict, in words too, and the snapshot of `coordination_status --json`."""
         params.refuse_unknown(request, ())
-        return Response(present.cluster(status.verdict(), status.snapshot()))
+        return Response(status.snapshot())
 
 
 class WorkerList(ListView):

@@ -10,6 +10,7 @@ from rest_framework.test import APIClient
 
 from coordination.api.problems import STATUS, Code
 from coordination.api.serializers import flatten
+from tests.support.api import problem
 from tests.support.rules import rule
 
 pytestmark = pytest.mark.urls("tests.coordination.api_urls")
@@ -25,15 +26,6 @@ def client():
 def signed_in(client):
     client.force_authenticate(get_user_model()(username="ana", is_active=True))
     return client
-
-
-def problem(response, status, code):
-    assert response["Content-Type"] == "application/problem+json"
-    assert response.status_code == status
-    body = response.json()
-    assert body["status"] == status
-    assert body["code"] == code
-    return body
 
 
 @rule("interfaces R-4")
