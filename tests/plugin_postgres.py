@@ -31,8 +31,14 @@ def pytest_load_initial_conftests(early_config):
     options = early_config.known_args_namespace
     if "PYTEST_XDIST_WORKER" in os.environ or options.help or options.version:
         return
+    url = os.environ.get("DATABASE_URL", "")
+    if engine() == "postgres" and url and not url.startswith(("postgres:", "postgresql:", "psql:")):
+        raise pytest.UsageError(
+            "DATABASE_URL names no PostgreSQL. Unset it to get a private server, or set "
+            "TEST_ENGINE=sqlite."
+        )
     _open_folder()
-    if engine() == "postgres" and not os.environ.get("DATABASE_URL"):
+    if engine() == "postgres" and not url:
         server = PrivatePostgres()
         _run["server"] = server
         try:
