@@ -109,6 +109,11 @@ class Schedule(models.Model):
                 name="schedule_window",
                 condition=Q(window_end__isnull=False),
             ),
+            models.Index(
+                fields=("paused_until",),
+                name="schedule_paused_until",
+                condition=Q(paused_until__isnull=False),
+            ),
         ]
         permissions = [
             ("run_schedule", _("Can run schedules now")),

@@ -119,6 +119,7 @@ class ChangeVia(models.TextChoices):
     API = "api", _("API")
     COMMAND = "command", _("command")
     SYNC = "sync", _("sync")
+    SCHEDULER = "scheduler", _("scheduler")
 
 
 class Edge(NamedTuple):

@@ -263,6 +263,11 @@ class Migration(migrations.Migration):
                         fields=["window_end"],
                         name="schedule_window",
                     ),
+                    models.Index(
+                        condition=models.Q(("paused_until__isnull", False)),
+                        fields=["paused_until"],
+                        name="schedule_paused_until",
+                    ),
                 ],
                 "constraints": [
                     models.UniqueConstraint(fields=("key",), name="schedule_key"),
@@ -578,6 +583,7 @@ class Migration(migrations.Migration):
                             ("api", "API"),
                             ("command", "command"),
                             ("sync", "sync"),
+                            ("scheduler", "scheduler"),
                         ],
                         max_length=16,
                         verbose_name="through",

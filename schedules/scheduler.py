@@ -1,0 +1,197 @@
+"""The leader's tick: due schedules first, then events, then pauses that end.
+
+The loop sleeps until the earliest instant that anything waits for, asked from the database
+in one statement with its clock (settled 23, H8); a ring or the 15 s cadence wakes it too.
+Each step asks `held()` first and writes under `guard()`. One step that fails stops no other,
+and one schedule that fails stops no other schedule (S8, E25).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from coordination import loops, wakeups
+from coordination.database import DbNowIndexed, alias, connection_of, dbnow, fetch, sql_for
+from coordination.loops import Loop, TickContext
+from schedules import fires, windows
+from schedules.conf import conf
+from schedules.fires.starting import OUTAGE
+from schedules.models import Schedule
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Shortest sleep after a step that failed."""
+BUSY_S = 0.1
+"""Shortest sleep while something due is locked by somebody else."""
+SCHEDULER = "scheduler"
+
+
+class Scheduler:
+    """One process' scheduler loop. Keeps only what makes lateness and logs fairer.
+
+    `looking_since`: start of the previous completed routing tick, by the database's clock;
+    an older value only makes an event count as later than it was seen.
+    """
+
+    def __init__(self) -> None:
+        self.looking_since: datetime | None = None
+        self._told: dict[str, str] = {}
+
+    def tick(self, ctx: TickContext) -> float:
+        """Do everything that is due; return the seconds until the next instant (0 to TICK_S)."""
+        steps = (
+            ("fire", self._fire_due),
+            ("events", self._events),
+            ("pauses", self._end_pauses),
+        )
+        clean = True
+        for name, step in steps:
+            if _may_go_on(ctx):
+                clean = self._isolated(name, lambda step=step: step(ctx)) and clean
+        return next_delay_s(clean=clean)
+
+    def _isolated(self, name: str, step: Callable[[], bool]) -> bool:
+        """Run one step; a failure is logged once per change and the next step goes on."""
+        try:
+            clean = step()
+        except OUTAGE:
+            raise  # no step can do anything without the database: the coordinator waits
+        except Exception as error:  # noqa: BLE001 - the boundary of one step
+            # The other steps and the next tick go on; the rows say what is still to be done.
+            self._tell(name, error)
+            return False
+        self._told.pop(name, None)
+        return clean
+
+    def _tell(self, name: str, error: BaseException) -> None:
+        said = f"{type(error).__name__}: {error}"
+        if self._told.get(name) != said:
+            self._told[name] = said
+            logger.error(
+                "scheduler step %s failed: %s",
+                name,
+                said,
+                exc_info=error,
+                extra={"event": "schedule.step_failed"},
+            )
+
+    def _fire_due(self, ctx: TickContext) -> bool:
+        while _may_go_on(ctx):
+            try:
+                done = fires.fire_batch(ctx.leadership.guard())
+            except OUTAGE:
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary of the batch
+                # Nothing of the batch was written; one by one the culprit is found and parked.
+                self._tell("batch", error)
+                return self._fire_singly(ctx)
+            if done.n_due < conf.BATCH or not done.n_advanced:
+                break
+        return True
+
+    def _fire_singly(self, ctx: TickContext) -> bool:
+        clean = True
+        for schedule_id in fires.due_ids(conf.BATCH):
+            if not _may_go_on(ctx):
+                break
+            guard = ctx.leadership.guard()
+            try:
+                fires.fire_batch(guard, only=[schedule_id])
+            except OUTAGE:
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary of one schedule
+                # This schedule cannot be fired at all: out of the tick, with a record of why.
+                self._tell(f"schedule {schedule_id}", error)
+                clean = fires.park(schedule_id, guard, error) and clean
+        return clean
+
+    def _events(self, ctx: TickContext) -> bool:
+        started = dbnow()
+        clean = True
+        while _may_go_on(ctx) and windows.route(ctx.leadership.guard()) >= conf.BATCH:
+            pass
+        for schedule_id in windows.due_windows(conf.BATCH):
+            if not _may_go_on(ctx):
+                return clean
+            clean = (
+                self._isolated(
+                    f"window {schedule_id}",
+                    lambda schedule_id=schedule_id: self._close(ctx, schedule_id),
+                )
+                and clean
+            )
+        self.looking_since = started
+        return clean
+
+    def _close(self, ctx: TickContext, schedule_id: object) -> bool:
+        windows.close(schedule_id, ctx.leadership.guard(), looking_since=self.looking_since)
+        return True
+
+    def _end_pauses(self, ctx: TickContext) -> bool:
+        over = list(
+            Schedule.objects.using(alias())
+            .filter(
+                ctx.leadership.guard().exists(), enabled=False, paused_until__lte=DbNowIndexed()
+            )
+            .order_by("paused_until", "pk")
+            .values_list("pk", "version")[: conf.BATCH]
+        )
+        clean = True
+        for schedule_id, version in over:
+            if not _may_go_on(ctx):
+                break
+            clean = (
+                self._isolated(
+                    f"pause {schedule_id}",
+                    lambda schedule_id=schedule_id, version=version: _resume(schedule_id, version),
+                )
+                and clean
+            )
+        return clean
+
+
+def _resume(schedule_id: object, version: int) -> bool:
+    fires.resume(schedule_id, version=version, actor=SCHEDULER, via=SCHEDULER)
+    return True
+
+
+def _may_go_on(ctx: TickContext) -> bool:
+    return ctx.leadership.held() and not ctx.stopping.is_set()
+
+
+def next_delay_s(*, clean: bool) -> float:
+    """Return the seconds until the earliest instant that a tick waits for; one statement."""
+    connection = connection_of()
+    sql = sql_for(connection)
+    table = Schedule._meta.db_table
+    [row] = fetch(
+        connection,
+        f"SELECT {sql.now},"
+        f" (SELECT min(next_run_at) FROM {table} WHERE enabled AND next_run_at IS NOT NULL),"
+        f" (SELECT min(window_end) FROM {table} WHERE window_end IS NOT NULL),"
+        f" (SELECT min(paused_until) FROM {table} WHERE NOT enabled AND paused_until IS NOT NULL)",
+    )
+    now, *waits = (sql.ts_out(value) for value in row)
+    assert now is not None
+    delays = [(wait - now).total_seconds() for wait in waits if wait is not None]
+    earliest = min(delays, default=conf.TICK_S)
+    least = 0.0 if clean else RETRY_S
+    if earliest <= 0:
+        # Due, but not done in this tick: its row is locked by a person's edit.
+        least = max(least, BUSY_S)
+    return min(max(earliest, least), conf.TICK_S)
+
+
+def loop() -> Loop:
+    """Return the loop record that `apps.py` registers; one scheduler for this process."""
+    return loops.Loop(
+        name=SCHEDULER,
+        every_s=conf.TICK_S,
+        run=Scheduler().tick,
+        leader_only=True,
+        role="scheduler",
+        wake_on=(wakeups.SCHEDULES, wakeups.EVENTS),
+    )
