@@ -13,7 +13,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = """
 SECRET_KEY = "x"
 USE_TZ = True
-DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}}
+DATABASES = {{"default": {{
+    "ENGINE": "django.db.backends.sqlite3",
+    "NAME": "host.sqlite3",
+    "OPTIONS": {{
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    }},
+}}}}
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", {apps}]
 DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
 TASKS = {tasks}
