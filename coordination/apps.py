@@ -15,4 +15,6 @@ class CoordinationConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from coordination import checks  # noqa: F401 - importing it registers the checks
+        """Register checks, writers and reason sentences; no query, no thread (D-3)."""
+        # Models exist only now, and importing these modules registers what they declare.
+        from coordination import checks, claims, leases, status, workers  # noqa: F401

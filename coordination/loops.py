@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from coordination.clock import Clock
-from coordination.fence import Fence
 
 if TYPE_CHECKING:
     from coordination.leases import Leadership
@@ -37,27 +36,6 @@ class TickContext:
     stopping: threading.Event
     clock: Clock
     nudge: Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class WorkerContext:
-    """What the dispatcher of one worker process gets from its coordinator.
-
-    `owner()` is the present identity: ask at every claim, it changes after a trip. `may_claim`
-    is False while the process stops, is fenced, has a stalled loop, or waits for bodies of an
-    older generation. `poll_s()` is how long to sleep without looking (J16). `name_connection`
-    marks the calling thread's connection as this worker's own; call it when a thread starts
-    and again when `owner()` has changed.
-    """
-
-    owner: Callable[[], str]
-    fence: Fence
-    clock: Clock
-    stopping: threading.Event
-    may_claim: Callable[[], bool]
-    poll_s: Callable[[], float]
-    name_connection: Callable[[], None]
-    roles: tuple[str, ...] = ROLES
 
 
 Tick = Callable[[TickContext], float | None]

@@ -41,7 +41,7 @@ class FileLock:
         return self._fd is not None
 
     def acquire(self) -> bool:
-        """Take it now; False when another process has it. Raises OSError when the file cannot be."""
+        """Take it now; False when another process has it. Raises OSError for a closed folder."""
         if self._fd is not None:
             return True
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,45 +1,24 @@
-"""The worker row: join, renew, leave, and the verdict over a silent one. Writes `cluster_workers`.
-
-Invariants
-I1  One row per live identity; state only moves joining -> alive -> draining -> left | lost, and
-    `left` and `lost` are final: an identity never revives (WR2).
-I2  A renewal is a compare-and-swap on `beat_seq`, so a renewal that was lost in a failover is
-    noticed by its owner (HB3).
-I3  A row becomes `lost` only from the `beat_seq` that its observer saw, or with proof. The row
-    decides, not the time: as long as it is not lost its owner renews (CK5).
-I4  Nothing but this row is renewed: leadership and jobs hang on it (D4).
-
-Instants are the database's. Every function takes the connection to use; None is this thread's.
-"""
+"""The statements of one worker row; `coordination.workers` tells the invariants."""
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.migrations.recorder import MigrationRecorder
 
-from coordination.conf import conf
 from coordination.database import connection_of, fetch, json_in, sql_for
-from coordination.errors import NotJoined
+from coordination.errors import ClockMismatch
 from coordination.identity import Identity
-from coordination.jobs import leased_models
-from coordination.models import EvidenceClass, Lease, Worker, WorkerState
+from coordination.models import EvidenceClass, Worker, WorkerState
+from coordination.workers.states import BEATING, LIVE, listed
+from coordination.workers.versions import code_version, schema_version
 from coordination.writers import Writer, register_writer
 
-LIVE = (WorkerState.JOINING, WorkerState.ALIVE, WorkerState.DRAINING)
-BEATING = (WorkerState.ALIVE, WorkerState.DRAINING)
-OUR_LABELS = (
-    "roundtable_coordination",
-    "roundtable_tasks",
-    "roundtable_schedules",
-    "roundtable_jobs",
-)
-SILENCE_FACTOR = 1.01
+PROBE_S = 10.0
+SELF_TEST_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,74 +29,6 @@ class Renewal:
     lease_until: datetime.datetime
     dbnow: datetime.datetime
     session: str
-
-
-@dataclass(frozen=True)
-class WorkerRow:
-    """What an observer reads of a live row."""
-
-    id: str
-    state: str
-    beat_seq: int
-    heartbeat_at: datetime.datetime
-    lease_until: datetime.datetime
-
-
-@dataclass(frozen=True)
-class Seen:
-    """When this observer first saw `beat_seq`, by its own sleep-aware clock."""
-
-    beat_seq: int
-    at: float
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """An observer's view of one worker.
-
-    `gone`: it may be taken over as silent (E3). `quiet`: its lease has passed, so look more
-    often. `silent_s`: how long this observer has seen no beat. `seen`: remember it.
-    """
-
-    seen: Seen
-    gone: bool
-    quiet: bool
-    silent_s: float
-
-
-def verdict(
-    seen: Seen | None,
-    row: WorkerRow,
-    dbnow: datetime.datetime,
-    now: float,
-    *,
-    lease_s: float | None = None,
-) -> Verdict:
-    """Judge one live worker by the observer rule (CK4). Pure.
-
-    `now` is this observer's sleep-aware clock, `dbnow` the database's clock of the read.
-    Gone means: the lease has been over for a lease length by the database's clock AND this
-    observer saw no beat for a hundredth more than a lease length; or no beat for two of
-    them, whatever the database's clock says. The longer of `lease_s` (default: the
-    setting) and the lease that the row itself was given counts.
-    """
-    given_s = (row.lease_until - row.heartbeat_at).total_seconds()
-    ttl_s = max(conf.LEASE_S if lease_s is None else lease_s, given_s)
-    if seen is None or seen.beat_seq != row.beat_seq:
-        seen = Seen(row.beat_seq, now)
-    silent_s = now - seen.at
-    over_s = (dbnow - row.lease_until).total_seconds()
-    by_both = over_s > ttl_s and silent_s >= ttl_s * SILENCE_FACTOR
-    return Verdict(
-        seen=seen,
-        gone=by_both or silent_s >= 2 * ttl_s,
-        quiet=over_s > 0 or silent_s > ttl_s,
-        silent_s=silent_s,
-    )
-
-
-def _states(states: Sequence[WorkerState]) -> str:
-    return ", ".join(f"'{state.value}'" for state in states)
 
 
 def _join_sql(connection: BaseDatabaseWrapper) -> str:
@@ -143,15 +54,23 @@ def _renew_sql(connection: BaseDatabaseWrapper) -> str:
         UPDATE cluster_workers
         SET heartbeat_at = {sql.now}, lease_until = {sql.add_seconds(sql.now)}, beat_seq = %s,
             info = coalesce({sql.json_from_text("%s")}, info)
-        WHERE id = %s AND state IN ({_states(BEATING)}) AND beat_seq = %s
+        WHERE id = %s AND state IN ({listed(BEATING)}) AND beat_seq = %s
         RETURNING beat_seq, lease_until, {sql.now}, {sql.session}
+    """
+
+
+def _probe_sql(connection: BaseDatabaseWrapper) -> str:
+    sql = sql_for(connection)
+    return f"""
+        UPDATE cluster_workers SET lease_until = {sql.add_seconds(sql.now)}
+        WHERE id = %s AND state = '{WorkerState.JOINING.value}' RETURNING {sql.now}
     """
 
 
 SET_STATE = "UPDATE cluster_workers SET state = %s WHERE id = %s AND state = %s"
 PUBLISH = f"""
     UPDATE cluster_workers SET kinds = %s, info = %s
-    WHERE id = %s AND state IN ({_states(LIVE)})
+    WHERE id = %s AND state IN ({listed(LIVE)})
 """
 
 
@@ -160,7 +79,7 @@ def _end_sql(connection: BaseDatabaseWrapper, *, seen: bool) -> str:
     return f"""
         UPDATE cluster_workers
         SET state = %s, ended_at = {sql_for(connection).now}, end_cause = %s, end_evidence = %s
-        WHERE id = %s AND state IN ({_states(LIVE)}){guard}
+        WHERE id = %s AND state IN ({listed(LIVE)}){guard}
     """
 
 
@@ -209,6 +128,25 @@ def join(
 def admit(owner: str, *, connection: BaseDatabaseWrapper | None = None) -> bool:
     """Move a joining row to `alive`; False when it is not joining any more."""
     return set_state(owner, WorkerState.JOINING, WorkerState.ALIVE, connection=connection)
+
+
+def self_test(owner: str, *, connection: BaseDatabaseWrapper | None = None) -> None:
+    """Write the database's clock plus 10 s into this joining row and read it back (CK6).
+
+    Raises ClockMismatch, naming the cause, when the two differ by more than a second: a
+    driver or a column that shifts instants would make every lease wrong.
+    """
+    connection = connection or connection_of()
+    [(written,)] = fetch(connection, _probe_sql(connection), (PROBE_S, owner))
+    dbnow = sql_for(connection).ts_out(written)
+    found = Worker.objects.using(connection.alias).values_list("lease_until", flat=True)
+    off_s = (found.get(pk=owner) - dbnow).total_seconds() - PROBE_S
+    if abs(off_s) > SELF_TEST_LIMIT_S:
+        raise ClockMismatch(
+            f"An instant written by the database's clock reads back {off_s:+.3f} s off. Check "
+            "USE_TZ, the time zone of the connection, and that cluster_workers.lease_until is "
+            "a timestamp with time zone."
+        )
 
 
 def renew(
@@ -319,72 +257,6 @@ def mark_lost(
     return _run(connection, _end_sql(connection, seen=beat_seq is not None), params) == 1
 
 
-def live(
-    *, connection: BaseDatabaseWrapper | None = None
-) -> tuple[datetime.datetime, tuple[WorkerRow, ...]]:
-    """The database's clock and every row that has not ended, expired ones included."""
-    connection = connection or connection_of()
-    sql = sql_for(connection)
-    rows = fetch(
-        connection,
-        f"""
-        SELECT {sql.now}, w.id, w.state, w.beat_seq, w.heartbeat_at, w.lease_until
-        FROM (SELECT 1 AS one) AS x
-        LEFT JOIN cluster_workers w ON w.state IN ({_states(LIVE)})
-        ORDER BY w.id
-        """,
-    )
-    dbnow = sql.ts_out(rows[0][0])
-    assert dbnow is not None
-    return dbnow, tuple(_row(sql, row[1:]) for row in rows if row[1] is not None)
-
-
-def expired(*, connection: BaseDatabaseWrapper | None = None) -> tuple[WorkerRow, ...]:
-    """The rows that have not ended and whose lease is over by the database's clock."""
-    dbnow, rows = live(connection=connection)
-    return tuple(row for row in rows if row.lease_until < dbnow)
-
-
-def prune(*, keep_s: float, limit: int = 500) -> int:
-    """Delete ended rows older than `keep_s` that nothing refers to (WR4); returns how many."""
-    connection = connection_of()
-    sql = sql_for(connection)
-    tables = [Lease._meta.db_table, *(model._meta.db_table for model in leased_models())]
-    columns = ["owner", *("lease_owner" for _ in tables[1:])]
-    unreferred = " ".join(
-        f"AND NOT EXISTS (SELECT 1 FROM {table} r WHERE r.{column} = w.id)"
-        for table, column in zip(tables, columns, strict=True)
-    )
-    return _run(
-        connection,
-        f"""
-        DELETE FROM cluster_workers WHERE id IN (
-            SELECT w.id FROM cluster_workers w
-            WHERE w.ended_at < {sql.add_seconds(sql.now_indexed)} {unreferred}
-            ORDER BY w.ended_at LIMIT %s)
-        """,
-        (-keep_s, limit),
-    )
-
-
-def code_version() -> str:
-    """The version of the installed code, for the version gate's column (VG1)."""
-    from coordination import __version__  # read at call: tests replace it
-
-    return __version__
-
-
-def schema_version(connection: BaseDatabaseWrapper) -> str:
-    """A fingerprint of our migrations that this database has: `<count>-<hash>` (VG3)."""
-    applied = sorted(
-        f"{label}.{name}"
-        for label, name in MigrationRecorder(connection).applied_migrations()
-        if label in OUR_LABELS
-    )
-    digest = hashlib.sha256(" ".join(applied).encode()).hexdigest()
-    return f"{len(applied)}-{digest[:8]}"
-
-
 def _run(connection: BaseDatabaseWrapper | None, sql: str, params: Sequence[Any]) -> int:
     with (connection or connection_of()).cursor() as cursor:
         cursor.execute(sql, list(params))
@@ -397,43 +269,6 @@ def _renewal(connection: BaseDatabaseWrapper, row: Sequence[Any]) -> Renewal:
     assert until is not None
     assert dbnow is not None
     return Renewal(int(row[0]), until, dbnow, str(row[3]))
-
-
-def _row(sql: Any, row: Sequence[Any]) -> WorkerRow:
-    return WorkerRow(row[0], row[1], int(row[2]), sql.ts_out(row[3]), sql.ts_out(row[4]))
-
-
-class _Member:
-    """Who this process is at present; one per process, set by the coordinator."""
-
-    owner: str | None = None
-
-
-_member = _Member()
-
-
-def enter(owner: str | None) -> None:
-    """Say who this process is from now on; None: nobody. For the coordinator."""
-    _member.owner = owner
-
-
-def current_owner() -> str:
-    """This process' identity.
-
-    Raises NotJoined outside `run_coordinator`: a process without a worker row holds nothing,
-    because nobody could tell whether it still lives (settled 18).
-    """
-    if _member.owner is None:
-        raise NotJoined(
-            "This process has no worker row, so it can hold nothing. Run this inside "
-            "`manage.py run_coordinator`, for example as a registered Loop."
-        )
-    return _member.owner
-
-
-def is_me(owner: str | None) -> bool:
-    """Whether `owner` is this process' present identity."""
-    return owner is not None and owner == _member.owner
 
 
 register_writer(

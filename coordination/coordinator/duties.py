@@ -1,0 +1,135 @@
+"""One loop of a worker process at work: runs its duty, keeps its health, isolates its faults."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from coordination import wakeups
+from coordination.clock import Clock
+from coordination.database import close_thread_connections, connection_of
+from coordination.errors import Fenced
+from coordination.loops import Loop, TickContext, next_delay
+
+logger = logging.getLogger(__name__)
+
+NOT_LEADING_POLL_S = 1.0
+STALL_INTERVALS = 3
+STALL_LEAST_S = 5.0
+
+
+class Duty:
+    """A loop and its present health. `run` owns the calling thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        context: Callable[[], TickContext],
+        clock: Clock,
+        name_connection: Callable[[], None],
+    ) -> None:
+        """Prepare only."""
+        self.loop = loop
+        self._context = context
+        self._clock = clock
+        self._name_connection = name_connection
+        self.bell = wakeups.Bell(*loop.wake_on)
+        self.error = ""
+        self.ticks = 0
+        self._busy_since: float | None = None
+        self._ticked_at: float | None = None
+
+    def run(self, stopping: threading.Event) -> None:
+        """Tick at the cadence, or when a wake-up rings, until `stopping`; first at once."""
+        try:
+            while not stopping.is_set():
+                self.bell.wait(self.step())
+        finally:
+            close_thread_connections()
+
+    def step(self) -> float:
+        """Tick if it is this process' turn; return the seconds until the next try."""
+        if self.loop.leader_only and not self._context().leadership.held():
+            return min(NOT_LEADING_POLL_S, self.loop.every_s)
+        return self.tick()
+
+    def tick(self) -> float:
+        """Run the duty once and return the seconds until the next. Never raises."""
+        self._busy_since = self._clock.now()
+        try:
+            self._name_connection()
+            wanted_s = self.loop.run(self._context())
+            self._succeeded()
+            return next_delay(self.loop, wanted_s)
+        except Exception as error:  # noqa: BLE001 - the loop goes on at its cadence, and so do the others
+            self._failed(error)
+        except Fenced as error:
+            # The tick belonged to an identity that is over; the next one has the new identity.
+            logger.info(
+                "%s stopped in the middle: %s",
+                self.loop.name,
+                error,
+                extra={"event": "loop.fenced", "loop": self.loop.name},
+            )
+        finally:
+            self._ticked_at = self._clock.now()
+            self._busy_since = None
+            self.ticks += 1
+            self._settle_connection()
+        return self.loop.every_s
+
+    def stalled(self) -> bool:
+        """Whether one tick has been running for three intervals, five seconds at least (HB6)."""
+        since = self._busy_since
+        if since is None:
+            return False
+        limit_s = max(STALL_INTERVALS * self.loop.every_s, STALL_LEAST_S)
+        return self._clock.now() - since > limit_s
+
+    def shown(self) -> dict[str, Any]:
+        """What the worker row tells of it; ages in seconds at the moment of the beat."""
+        now = self._clock.now()
+        since = self._busy_since
+        return {
+            "age_s": None if self._ticked_at is None else round(now - self._ticked_at, 1),
+            "busy_s": None if since is None else round(now - since, 1),
+            "every_s": self.loop.every_s,
+            "leader_only": self.loop.leader_only,
+            "ticks": self.ticks,
+            "error": self.error,
+            "stalled": self.stalled(),
+        }
+
+    def _succeeded(self) -> None:
+        if self.error:
+            logger.info(
+                "%s works again.",
+                self.loop.name,
+                extra={"event": "loop.recovered", "loop": self.loop.name},
+            )
+        self.error = ""
+
+    def _failed(self, error: Exception) -> None:
+        text = type(error).__name__
+        if text == self.error:
+            logger.debug("%s fails as before.", self.loop.name, exc_info=error)
+            return
+        self.error = text
+        logger.error(
+            "%s failed (%s). It runs again in %g s; the other loops go on.",
+            self.loop.name,
+            error,
+            self.loop.every_s,
+            exc_info=error,
+            extra={"event": "loop.failed", "loop": self.loop.name, "error": text},
+        )
+
+    def _settle_connection(self) -> None:
+        """Drop a connection that broke, or that the host wants closed after each use."""
+        try:
+            connection_of().close_if_unusable_or_obsolete()
+        except Exception as error:  # noqa: BLE001 - it is broken; the next tick connects anew
+            logger.debug("Closing failed: %s", error, extra={"event": "loop.close_failed"})

@@ -1,0 +1,159 @@
+"""Being somebody: registering this process, registering it anew, and ending old identities."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from django.db import Error as DatabaseFault
+
+from coordination import jobs, leases, workers
+from coordination.clock import Clock
+from coordination.coordinator import reaper
+from coordination.coordinator.beat import Beat, Timing
+from coordination.database import connection_of, server_incarnation
+from coordination.fence import Fence
+from coordination.identity import Identities
+from coordination.models import EvidenceClass
+
+logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """The identities of one process, over all its trips. Used on the main thread.
+
+    `idle()` says whether no body runs; `name_connection` marks the connection as ours.
+    """
+
+    def __init__(
+        self,
+        identities: Identities,
+        *,
+        fence: Fence,
+        beat: Beat,
+        clock: Clock,
+        timing: Timing,
+        roles: Sequence[str],
+        idle: Callable[[], bool],
+        name_connection: Callable[[], None],
+    ) -> None:
+        """Prepare only; nothing is registered before `register`."""
+        self._identities = identities
+        self._fence = fence
+        self._beat = beat
+        self._clock = clock
+        self._timing = timing
+        self._roles = tuple(roles)
+        self._idle = idle
+        self._name_connection = name_connection
+        self._old: tuple[tuple[str, float], ...] = ()
+        self.lost = ""
+
+    def register(self) -> None:
+        """Insert the row of the present identity, test the clock with it, and go alive.
+
+        Raises DatabaseError unchanged, and ClockMismatch when the database's instants do not
+        survive the way there and back (CK6).
+        """
+        me = self._identities.current
+        sent = self._clock.now()
+        renewal = workers.join(
+            me,
+            lease_s=self._timing.lease_s,
+            roles=self._roles,
+            kinds=known_kinds(),
+            generation=self._fence.generation,
+            server_incarnation=server_incarnation(connection_of()),
+        )
+        try:
+            workers.self_test(me.owner)
+        except BaseException:
+            workers.leave(me.owner, cause="self-test failed")
+            raise
+        workers.admit(me.owner)
+        workers.enter(me.owner)
+        self._beat.follow(me.owner, renewal.beat_seq, sent=sent)
+        logger.info(
+            "%s joined as %s",
+            me.owner,
+            ", ".join(self._roles),
+            extra={"event": "worker.registered", "generation": self._fence.generation},
+        )
+
+    def lose(self, why: str) -> None:
+        """Note that the row ended without a trip (embedded mode); `rejoin` brings it back."""
+        self.lost = why
+        logger.error("Joining anew: %s.", why, extra={"event": "worker.row_lost"})
+
+    def rejoin(self, *, pause: Callable[[], None], stopping: Callable[[], bool]) -> bool:
+        """Take a new identity and register it, until it succeeds or the process stops.
+
+        An outage is waited for without end: no restart would help, and whoever asks for the
+        health sees that nobody renews (F8, F14). A database that answers and refuses for a
+        whole lease ends the process: False.
+        """
+        old, self.lost = self._identities.current.owner, ""
+        self._old = (*self._old, (old, self._clock.now()))
+        me = self._identities.rotate()
+        refused_since: float | None = None
+        while not stopping():
+            try:
+                self._name_connection()
+                self.register()
+            except DatabaseFault as error:
+                logger.debug("Not registered yet: %s", error, extra={"event": "worker.waiting"})
+                connection_of().close()
+            except Exception:  # refused by a database that answers: tried for one lease
+                refused_since = refused_since or self._clock.now()
+                if self._clock.now() - refused_since > self._timing.lease_s:
+                    logger.exception(
+                        "Fenced and not registered again; giving up.",
+                        extra={"event": "worker.not_registered"},
+                    )
+                    return False
+            else:
+                logger.warning(
+                    "%s goes on as %s, generation %s",
+                    old,
+                    me.owner,
+                    self._fence.generation,
+                    extra={"event": "fence.recovered", "generation": self._fence.generation},
+                )
+                return True
+            pause()
+        return True
+
+    def waits_for_bodies(self) -> bool:
+        """Whether bodies of an older identity still run, for a lease at most after its trip."""
+        now = self._clock.now()
+        return any(now - tripped < self._timing.lease_s for _, tripped in self._old)
+
+    def give_up_old(self) -> None:
+        """End old identities ourselves (E0) once their bodies are gone (J5).
+
+        A body that ignores its trip for a lease leaves its identity to the reapers, which
+        judge its silence (TK6).
+        """
+        if not self._old:
+            return
+        if not self._idle():
+            now, lease_s = self._clock.now(), self._timing.lease_s
+            self._old = tuple((owner, at) for owner, at in self._old if now - at < lease_s)
+            return
+        old, self._old = self._old, ()
+        for owner, _ in old:
+            try:
+                reaper.take_over(owner, EvidenceClass.LEFT, cause=leases.FENCED_CAUSE)
+            except DatabaseFault as error:
+                logger.warning(
+                    "%s is left to the reaper: %s",
+                    owner,
+                    error,
+                    extra={"event": "worker.left_to_reaper"},
+                )
+                connection_of().close()
+
+
+def known_kinds() -> list[str]:
+    """What the runners of this process can run now (J4)."""
+    return sorted({kind for runner in jobs.runners() for kind in runner.kinds()})

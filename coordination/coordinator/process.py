@@ -1,0 +1,407 @@
+"""One worker process: its threads, its reaction to a trip, and its ordered stop.
+
+No SQL and no policy: the beat renews, the election claims, the reaper takes over, the dispatcher
+runs jobs, the fence decides when to give up. This module starts them, watches them, and ends
+them in order.
+
+Invariants
+I1  Nothing is claimed before the worker row is alive, and nothing after the stop has begun.
+I2  After a trip nothing works under the old identity: the leadership is dropped and the bodies
+    are abandoned at once, and new work starts only under a new identity.
+I3  The row says `left` only after everything it held was given back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import Error as DatabaseFault
+
+from coordination import identity, leases, loops, wakeups, workers
+from coordination.clock import Clock, SystemClock, jumped, read
+from coordination.conf import conf
+from coordination.coordinator import reaper
+from coordination.coordinator.beat import Beat, Timing
+from coordination.coordinator.duties import Duty
+from coordination.coordinator.election import Election
+from coordination.coordinator.exits import ExitCode
+from coordination.coordinator.membership import Membership
+from coordination.coordinator.stopping import OrderedStop
+from coordination.database import (
+    FileLock,
+    close_thread_connections,
+    connection_of,
+    is_embedded,
+    own_connection,
+)
+from coordination.dispatcher import Dispatcher
+from coordination.fence import Fence
+from coordination.leases import Leadership
+from coordination.loops import Loop, TickContext
+
+logger = logging.getLogger(__name__)
+
+WATCH_S = 0.25
+STATUS_EVERY_S = 300.0
+PRUNE_EVERY_S = 300.0
+
+
+class Coordinator:
+    """One worker process. `run` owns the main thread; `request_stop` may come from a signal."""
+
+    def __init__(
+        self,
+        *,
+        roles: Sequence[str] = loops.ROLES,
+        for_s: float | None = None,
+        clock: Clock | None = None,
+        started: Callable[[Coordinator], None] | None = None,
+    ) -> None:
+        """Prepare only. `for_s` ends it by itself; `started` is called once it works."""
+        self.roles = tuple(roles)
+        self.clock = clock or SystemClock()
+        self.timing = Timing(conf.LEASE_S, conf.renew_every_s, conf.margin_s)
+        self.embedded = is_embedded()
+        self.lock = FileLock.of_database() if self.embedded else None
+        self.fence = Fence(self.clock, self.timing.lease_s)
+        self.identities = identity.Identities(conf.NODE)
+        self.leadership = Leadership(
+            leases.SCHEDULER,
+            owner=lambda: self.owner,
+            clock=self.clock,
+            lease_s=self.timing.lease_s,
+            margin_s=self.timing.margin_s,
+            proof=self._lock_held if self.embedded else None,
+        )
+        self.pooler = wakeups.PoolerWatch()
+        self._for_s = for_s
+        self._started = started
+        self._stopping = threading.Event()
+        self._beat_stop = threading.Event()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stop_asked = ""
+        self._claims_as = ""
+        self._threads: dict[str, threading.Thread] = {}
+        self._code = ExitCode.CLEAN
+        self._build()
+
+    @property
+    def owner(self) -> str:
+        """The present identity."""
+        return self.identities.current.owner
+
+    def request_stop(self, why: str = "asked") -> None:
+        """Begin the ordered stop soon. Only sets a flag and writes a byte: fit for a signal."""
+        self._stop_asked = self._stop_asked or why
+        try:
+            os.write(self._wake_write, b"s")
+        except BlockingIOError:
+            pass  # the pipe is full, so the main thread is about to look anyway
+
+    def run(self) -> ExitCode:
+        """Work until asked to stop, then stop in order; returns the exit code.
+
+        Raises DatabaseError when the database goes away before the start is complete.
+        """
+        if self.lock is not None and not self.lock.acquire():
+            logger.error(
+                "Another coordinator (pid %s) holds the lock of this SQLite database.",
+                self.lock.holder_pid(),
+                extra={"event": "worker.lock_held"},
+            )
+            return ExitCode.LOCK_HELD
+        try:
+            self._begin()
+            self._watch()
+            self._end()
+        except BaseException:
+            self._code = ExitCode.CRASHED
+            raise
+        finally:
+            self._beat_stop.set()
+            self._stopping.set()
+            workers.enter(None)
+            if self.lock is not None:
+                self.lock.release()
+            close_thread_connections()
+        return self._code
+
+    def run_once(self) -> ExitCode:
+        """Give each role one tick, wait for the jobs it started, and stop in order (M-6)."""
+        self._for_s = 0.0
+        return self.run()
+
+    def broken_loops(self) -> dict[str, str]:
+        """Loops whose last tick failed, or that hang, with what is wrong."""
+        return {
+            duty.loop.name: duty.error or "stalled"
+            for duty in self.duties
+            if duty.error or duty.stalled()
+        }
+
+    # --- building ---------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self.listener = wakeups.Listener(self.owner)
+        self.beat = Beat(
+            fence=self.fence,
+            leadership=self.leadership,
+            clock=self.clock,
+            timing=self.timing,
+            embedded=self.embedded,
+            on_loss=self._on_loss,
+            info=self._info,
+            pooler=self.pooler,
+        )
+        self.election = Election(
+            self.leadership,
+            may_lead=self._healthy,
+            listening=lambda: self.listener.healthy,
+            won=self._ring_duties,
+        )
+        self.reaper = reaper.Reaper(
+            self.clock, lease_s=self.timing.lease_s, every_s=self.timing.every_s
+        )
+        self.duties = tuple(
+            Duty(
+                loop,
+                context=self._tick_context,
+                clock=self.clock,
+                name_connection=self._name_connection,
+            )
+            for loop in (*self._own_loops(), *loops.for_roles(self.roles))
+        )
+        self.dispatcher: Dispatcher | None = None
+        if "dispatcher" in self.roles:
+            self.dispatcher = Dispatcher(self.fence, self.clock, poll_s=self.listener.poll_s)
+        self.membership = Membership(
+            self.identities,
+            fence=self.fence,
+            beat=self.beat,
+            clock=self.clock,
+            timing=self.timing,
+            roles=self.roles,
+            idle=lambda: self.dispatcher is None or self.dispatcher.idle(),
+            name_connection=self._name_connection,
+        )
+        self.fence.on_trip(self._on_trip)
+
+    def _own_loops(self) -> tuple[Loop, ...]:
+        reap = Loop("coordination.reaper", self.timing.every_s, self.reaper.tick)
+        prune = Loop("coordination.prune", PRUNE_EVERY_S, _prune, role="janitor")
+        return (reap, prune) if "janitor" in self.roles else (reap,)
+
+    def _tick_context(self) -> TickContext:
+        return TickContext(
+            owner=self.owner,
+            leadership=self.leadership,
+            stopping=self._stopping,
+            clock=self.clock,
+            nudge=lambda channel: wakeups.ring_local((channel,)),
+        )
+
+    def _name_connection(self) -> None:
+        own_connection(connection_of(), application_name=self.owner)
+
+    # --- what the parts ask -----------------------------------------------------------------
+
+    def _lock_held(self) -> bool:
+        return self.lock is not None and self.lock.held
+
+    def _healthy(self) -> bool:
+        """Whether this process may lead and claim: every loop ticks (HB6)."""
+        stalled = any(duty.stalled() for duty in self.duties)
+        return not (stalled or self._stopping.is_set() or self.fence.pending())
+
+    def _may_claim(self) -> bool:
+        waits = self.membership.waits_for_bodies()
+        return self._healthy() and not self.fence.stale() and not waits
+
+    def _info(self) -> dict[str, Any]:
+        off = self.listener.disabled
+        return {
+            "loops": {duty.loop.name: duty.shown() for duty in self.duties},
+            "jobs": self._job_counters(),
+            "listen": "on" if self.listener.healthy else (off or "connecting"),
+            "sleep_aware_clock": self.clock.sleep_aware,
+            "renewals": self.beat.renewals,
+        }
+
+    def _job_counters(self) -> dict[str, int]:
+        if self.dispatcher is None:
+            return {}
+        return {"running": len(self.dispatcher.running()), **self.dispatcher.counters}
+
+    def _ring_duties(self) -> None:
+        for duty in self.duties:
+            duty.bell.ring()
+
+    # --- start ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._name_connection()
+        self.membership.register()
+        if self.embedded:
+            reaper.take_over_all(self.owner)
+        self._start("beat", lambda: self.beat.run(self._beat_stop))
+        self._start("listener", lambda: self.listener.run(self._stopping))
+        if "scheduler" in self.roles:
+            self._start("election", self._candidate)
+        for duty in self.duties:
+            self._start(duty.loop.name, lambda duty=duty: duty.run(self._stopping))  # type: ignore[misc]  # mypy infers no lambda default
+        self._steer_dispatcher()
+        if self._started is not None:
+            self._started(self)
+
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads[name] = thread
+        thread.start()
+
+    def _candidate(self) -> None:
+        """The election thread: look, sleep, look again."""
+        duty = Loop("coordination.election", self.timing.every_s, lambda _: self.election.look())
+        health = Duty(
+            duty,
+            context=self._tick_context,
+            clock=self.clock,
+            name_connection=self._name_connection,
+        )
+        try:
+            while not self._stopping.is_set():
+                self.election.sleep(health.tick(), self._stopping)
+        finally:
+            close_thread_connections()
+
+    # --- watching ---------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """The main thread until the stop: gives up in time, registers anew, looks after loops."""
+        began = status_at = self.clock.now()
+        reading = read(self.clock)
+        while not self._stop_asked:
+            self._sleep(min(WATCH_S, max(self.fence.remaining_s(), 0.002)))
+            latest = read(self.clock)
+            if jumped(reading, latest, threshold_s=self.timing.lease_s):
+                self.beat.kick()
+            reading = latest
+            if not self._keep_registered():
+                self._code = ExitCode.NOT_REGISTERED
+                return
+            self.membership.give_up_old()
+            self._unstick()
+            self._steer_dispatcher()
+            if latest.now - status_at >= STATUS_EVERY_S:
+                status_at = latest.now
+                self._log_status()
+            if self._for_s is not None and latest.now - began >= self._for_s and self._settled():
+                self.request_stop("time is up")
+
+    def _settled(self) -> bool:
+        """With `for_s` 0 (one tick of each): whether every loop ticked and no job runs."""
+        if self._for_s:
+            return True
+        ticked = all(
+            duty.ticks or (duty.loop.leader_only and not self.leadership.held())
+            for duty in self.duties
+        )
+        return ticked and (self.dispatcher is None or self.dispatcher.idle())
+
+    def _steer_dispatcher(self) -> None:
+        """Let it claim under the present identity, or not, as the health of the process asks."""
+        if self.dispatcher is None:
+            return
+        claims_as = self.owner if self._may_claim() else ""
+        if claims_as == self._claims_as:
+            return
+        self._claims_as = claims_as
+        if claims_as:
+            self.dispatcher.start(claims_as)
+        else:
+            self.dispatcher.pause()
+
+    def _sleep(self, seconds: float) -> None:
+        ready, _, _ = select.select([self._wake_read], [], [], seconds)
+        if ready:
+            os.read(self._wake_read, 64)
+
+    def _keep_registered(self) -> bool:
+        """Trip when the lease is over, and join anew after a trip; False: give up."""
+        if self.fence.stale() and not self.fence.pending():
+            self.fence.trip("the lease ran out without a confirmed renewal")
+        if not self.fence.pending() and not self.membership.lost:
+            return True
+        pause_s = min(0.5, self.timing.every_s)
+        joined = self.membership.rejoin(
+            pause=lambda: self._sleep(pause_s), stopping=lambda: bool(self._stop_asked)
+        )
+        if joined:
+            self.election.bell.ring()
+            self._ring_duties()
+        return joined
+
+    def _on_trip(self, why: str) -> None:
+        """Runs on the thread that tripped: nothing here waits for the database."""
+        self.beat.halt()
+        self.leadership.drop()
+        if self.dispatcher is not None:
+            self.dispatcher.abandon()
+            self._claims_as = ""
+
+    def _on_loss(self, why: str, generation: int) -> None:
+        if self.embedded:
+            # The file lock proves that nobody took over; only the row has to come back.
+            self.membership.lose(why)
+            return
+        self.fence.trip(why, generation=generation)
+
+    def _unstick(self) -> None:
+        """A process that is alive but dead inside leads nobody (HB6)."""
+        stalled = [duty.loop.name for duty in self.duties if duty.stalled()]
+        if not stalled or self.leadership.term is None:
+            return
+        logger.error(
+            "Loops hang: %s. Leadership is given up and no work is claimed.",
+            ", ".join(stalled),
+            extra={"event": "loop.stalled", "loops": stalled},
+        )
+        try:
+            if self.leadership.release():
+                wakeups.ring(wakeups.LEASES)
+        except DatabaseFault as error:
+            logger.warning("Not released: %s", error, extra={"event": "lease.not_released"})
+            connection_of().close()
+
+    def _log_status(self) -> None:
+        logger.info(
+            "%s, %s renewals, %s",
+            "leading" if self.leadership.held() else "standing by",
+            self.beat.renewals,
+            self._job_counters() or "no dispatcher",
+            extra={"event": "status"},
+        )
+
+    # --- stop -------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Stop in order; the exit code says whether everything ended and every loop was whole."""
+        broken = self.broken_loops()
+        self._stopping.set()
+        wakeups.ring_local(wakeups.CHANNELS)
+        self._ring_duties()
+        stop = OrderedStop(self, self._threads, self._beat_stop, self._stop_asked)
+        clean = stop.run()
+        if self._code is ExitCode.CLEAN and (broken or not clean):
+            for name, what in broken.items():
+                logger.error("%s ended broken: %s", name, what, extra={"event": "loop.broken"})
+            self._code = ExitCode.CRASHED
+
+
+def _prune(_context: TickContext) -> None:
+    """Delete ended worker rows that are old and that nothing refers to (WR4)."""
+    workers.prune(keep_s=conf.WORKER_ROW_KEEP_S)

@@ -1,0 +1,211 @@
+"""Taking over what gone workers held: observe, judge, take over (CK4, TK1, TK2, TK5).
+
+`review` and `orphans_due` are pure; `Reaper` keeps what this process has seen and acts. Every
+worker runs one. The statements belong to the rooms of their tables: this module only orders
+them in the one lock order: worker, lease, held jobs.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coordination import claims, leases, wakeups, workers
+from coordination.clock import Clock
+from coordination.conf import conf
+from coordination.database import alias, transaction
+from coordination.failpoints import failpoint
+from coordination.jobs import leased_models
+from coordination.loops import TickContext
+from coordination.models import EvidenceClass, Worker, WorkerState
+from coordination.workers import Seen, WorkerRow, verdict
+
+logger = logging.getLogger(__name__)
+
+CAUSE_SILENT = "silent"
+CAUSE_LOCK = "file lock was free"
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A command of the review: take this worker over as silent."""
+
+    owner: str
+    beat_seq: int
+    silent_s: float
+
+
+@dataclass(frozen=True)
+class Review:
+    """What one look at the live rows says: remember `seen`, do `gone`, look again soon if `quiet`.
+
+    `silences` are the present silences by owner, for whoever shows them.
+    """
+
+    seen: Mapping[str, Seen]
+    gone: tuple[Gone, ...] = ()
+    quiet: bool = False
+    silences: Mapping[str, float] = field(default_factory=dict)
+
+
+def review(
+    seen: Mapping[str, Seen],
+    rows: Iterable[WorkerRow],
+    dbnow: datetime.datetime,
+    now: float,
+    *,
+    me: str,
+    lease_s: float,
+) -> Review:
+    """Judge every live row but `me` by the observer rule. Pure."""
+    kept: dict[str, Seen] = {}
+    silences: dict[str, float] = {}
+    gone: list[Gone] = []
+    quiet = False
+    for row in rows:
+        if row.id == me:
+            continue
+        judged = verdict(seen.get(row.id), row, dbnow, now, lease_s=lease_s)
+        kept[row.id], silences[row.id] = judged.seen, judged.silent_s
+        quiet = quiet or judged.quiet
+        if judged.gone:
+            gone.append(Gone(row.id, row.beat_seq, judged.silent_s))
+    return Review(kept, tuple(gone), quiet, silences)
+
+
+def orphans_due(
+    first_seen: Mapping[str, float], owners: Mapping[str, str], now: float, lease_s: float
+) -> tuple[dict[str, float], tuple[tuple[str, EvidenceClass], ...]]:
+    """Which owners without a live row may be swept now (TK5). Pure.
+
+    `owners` maps each to the state of its row, "" without one. A worker that left by itself
+    had given everything back, so what it still holds is swept at once (E0); any other is
+    observed for two leases first, because its claim may have committed after its end.
+    """
+    kept = {owner: first_seen.get(owner, now) for owner in owners}
+    due = []
+    for owner, state in owners.items():
+        if state == WorkerState.LEFT:
+            due.append((owner, EvidenceClass.LEFT))
+        elif now - kept[owner] >= 2 * lease_s:
+            due.append((owner, EvidenceClass.SILENT))
+    return kept, tuple(due)
+
+
+def take_over(
+    owner: str, evidence: EvidenceClass, *, cause: str, beat_seq: int | None = None
+) -> claims.TakenOver | None:
+    """End a gone identity and free all it held, in one transaction; None when another did it.
+
+    With E3 `beat_seq` is the beat that was observed: one more beat since then, and the worker
+    lives (I3 of `workers.py`).
+    """
+    with transaction() as connection:
+        if not workers.mark_lost(
+            owner, evidence, cause=cause, beat_seq=beat_seq, connection=connection
+        ):
+            return None
+        failpoint("claims.after_take_over_mark")
+        vacated = leases.vacate(owner, connection=connection)
+        taken = claims.take_over(owner, evidence)
+        if vacated:
+            wakeups.ring(wakeups.LEASES)
+    failpoint("claims.after_take_over_commit")
+    _log_taken(owner, evidence, cause, taken)
+    return taken
+
+
+def sweep(owner: str, evidence: EvidenceClass) -> claims.TakenOver:
+    """Free the jobs of an owner that has no live row; for `orphans_due`."""
+    with transaction():
+        taken = claims.take_over(owner, evidence)
+    _log_taken(owner, evidence, "no live worker row", taken)
+    return taken
+
+
+def _log_taken(owner: str, evidence: EvidenceClass, cause: str, taken: claims.TakenOver) -> None:
+    logger.warning(
+        "Took %s over (%s, %s): %s jobs again, %s quarantined, %s cancelled",
+        owner,
+        evidence.value,
+        cause,
+        taken.requeued,
+        taken.quarantined,
+        taken.cancelled,
+        extra={
+            "event": "job.taken_over",
+            "prev": owner,
+            "evidence": evidence.value,
+            "cause": cause,
+            "jobs": taken.total,
+        },
+    )
+
+
+def take_over_all(me: str) -> int:
+    """Take everything that another identity holds, by the proof of the file lock (SQ1).
+
+    Only for the one process that holds it: nobody else can be alive. Returns how many
+    identities were ended.
+    """
+    _, rows = workers.live()
+    ended = 0
+    for row in rows:
+        if row.id != me and take_over(row.id, EvidenceClass.PROVED, cause=CAUSE_LOCK) is not None:
+            ended += 1
+    for owner in orphan_owners():
+        if owner != me:
+            sweep(owner, EvidenceClass.PROVED)
+    return ended
+
+
+def orphan_owners() -> dict[str, str]:
+    """Owners of held jobs that have no live worker row, with the state of their row or ""."""
+    found: set[str] = set()
+    live = Worker.objects.using(alias()).filter(state__in=workers.LIVE)
+    for model in leased_models():
+        held = model._default_manager.using(alias()).filter(lease_owner__isnull=False)
+        owners = held.exclude(lease_owner__in=live.values("pk")).order_by()
+        found.update(owners.values_list("lease_owner", flat=True).distinct()[:200])
+    states = Worker.objects.using(alias()).filter(pk__in=found).values_list("pk", "state")
+    known = dict(states) if found else {}
+    return {owner: known.get(owner, "") for owner in sorted(found)}
+
+
+class Reaper:
+    """One process' observer of the others."""
+
+    def __init__(self, clock: Clock, *, lease_s: float, every_s: float) -> None:
+        """Nothing seen yet: the first silence counts from the first look."""
+        self._clock = clock
+        self._lease_s = lease_s
+        self._every_s = every_s
+        self._seen: Mapping[str, Seen] = {}
+        self._orphans: Mapping[str, float] = {}
+        self._next_sweep = float("-inf")
+
+    def tick(self, context: TickContext) -> float:
+        """Look once, take over what is gone, and return the seconds until the next look.
+
+        That is `REAPER_POLL_S` while somebody is silent for more than a lease, else a beat.
+        """
+        # Read the local clock first: a row that is read later can only be fresher.
+        now = self._clock.now()
+        dbnow, rows = workers.live()
+        found = review(self._seen, rows, dbnow, now, me=context.owner, lease_s=self._lease_s)
+        self._seen = found.seen
+        for gone in found.gone:
+            take_over(gone.owner, EvidenceClass.SILENT, cause=CAUSE_SILENT, beat_seq=gone.beat_seq)
+        self._sweep(now)
+        quiet = found.quiet or bool(self._orphans)
+        return conf.REAPER_POLL_S if quiet else self._every_s
+
+    def _sweep(self, now: float) -> None:
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + self._every_s
+        self._orphans, due = orphans_due(self._orphans, orphan_owners(), now, self._lease_s)
+        for owner, evidence in due:
+            sweep(owner, evidence)

@@ -1,0 +1,154 @@
+"""The ordered stop: no new claims, leadership handed over, work drained, the row left (M-4)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from django.db import Error as DatabaseFault
+
+from coordination import wakeups, workers
+from coordination.conf import conf
+from coordination.database import connection_of
+from coordination.models import WorkerState
+
+if TYPE_CHECKING:
+    from coordination.coordinator.process import Coordinator
+
+logger = logging.getLogger(__name__)
+
+TICK_GRACE_S = 3.0
+WEBHOOK_GRACE_S = 1.5
+PROGRESS_EVERY_S = 5.0
+END_GRACE_S = 1.0
+NOT_LOOPS = ("beat", "listener")
+
+
+class OrderedStop:
+    """One stop. The beat goes on until the end, so what drains stays ours (settled 40)."""
+
+    def __init__(
+        self,
+        process: Coordinator,
+        threads: Mapping[str, threading.Thread],
+        beat_stop: threading.Event,
+        why: str,
+    ) -> None:
+        """Prepare only."""
+        self._process = process
+        self._threads = threads
+        self._beat_stop = beat_stop
+        self._why = why
+        self._clock = process.clock
+        self._began = self._clock.now()
+        self._handed_back = 0
+        self._drained = True
+
+    def run(self) -> bool:
+        """Do it; True when every thread ended and the row says `left`."""
+        dispatcher = self._process.dispatcher
+        busy = len(dispatcher.running()) if dispatcher else 0
+        logger.info(
+            "stopping (%s): 1) no new claims 2) leadership handed over 3) waiting for %s jobs "
+            "(grace %g s)",
+            self._why,
+            busy,
+            conf.STOP_GRACE_S,
+            extra={"event": "worker.stopping", "jobs": busy},
+        )
+        self._try("set draining", self._set_draining)
+        draining = threading.Thread(target=self._drain, name="drain", daemon=True)
+        draining.start()
+        hanging = self._join_loops()
+        self._try("hand over", self._hand_over)
+        self._wait_for(draining)
+        self._end_beat()
+        self._try("give up old identities", self._process.membership.give_up_old)
+        left = self._drained and self._try("leave", self._leave)
+        clean = left and not hanging
+        took_s = self._clock.now() - self._began
+        logger.info(
+            "stopped clean=%s handed_back=%s in %.1fs%s",
+            str(clean).lower(),
+            self._handed_back,
+            took_s,
+            f" (still running: {', '.join(hanging)})" if hanging else "",
+            extra={
+                "event": "worker.left",
+                "clean": clean,
+                "handed_back": self._handed_back,
+                "took_s": round(took_s, 1),
+            },
+        )
+        return clean
+
+    def _set_draining(self) -> None:
+        workers.set_state(self._process.owner, WorkerState.ALIVE, WorkerState.DRAINING)
+
+    def _drain(self) -> None:
+        """Give running bodies the rest of the grace, then hand their jobs back (J21)."""
+        dispatcher = self._process.dispatcher
+        if dispatcher is None:
+            return
+        try:
+            self._handed_back = dispatcher.drain(self._began + conf.STOP_GRACE_S)
+            self._drained = dispatcher.idle()
+        except Exception:  # the boundary of the drain thread: the row then is left to the reapers
+            self._drained = False
+            logger.exception("Draining failed.", extra={"event": "worker.drain_failed"})
+
+    def _join_loops(self) -> list[str]:
+        """Let each tick in hand end: 1.5 s for webhooks, 3 s for the others, all in parallel."""
+        webhooks = {duty.loop.name for duty in self._process.duties if duty.loop.role == "webhooks"}
+        names = [name for name in self._threads if name not in NOT_LOOPS]
+        for name in sorted(names, key=lambda name: name not in webhooks):
+            grace_s = WEBHOOK_GRACE_S if name in webhooks else TICK_GRACE_S
+            self._threads[name].join(max(0.0, self._began + grace_s - self._clock.now()))
+        return [name for name in names if self._threads[name].is_alive()]
+
+    def _hand_over(self) -> None:
+        # After the duties have stopped: a standby may lead from the next statement on (LL4).
+        if self._process.leadership.release():
+            wakeups.ring(wakeups.LEASES)
+
+    def _wait_for(self, draining: threading.Thread) -> None:
+        process = self._process
+        limit_s = conf.STOP_GRACE_S + END_GRACE_S
+        shown = self._began
+        while draining.is_alive() and self._clock.now() - self._began < limit_s:
+            draining.join(0.05)
+            if process.fence.stale() and not process.fence.pending():
+                process.fence.trip("the lease ran out while stopping")
+            if self._clock.now() - shown >= PROGRESS_EVERY_S:
+                shown = self._clock.now()
+                running = len(process.dispatcher.running()) if process.dispatcher else 0
+                logger.info("still waiting for %s jobs", running, extra={"event": "worker.waiting"})
+        self._drained = self._drained and not draining.is_alive()
+
+    def _end_beat(self) -> None:
+        self._beat_stop.set()
+        self._process.beat.kick()
+        for name in NOT_LOOPS:
+            if name in self._threads:
+                self._threads[name].join(END_GRACE_S)
+
+    def _leave(self) -> None:
+        process = self._process
+        if not workers.leave(process.owner):
+            raise DatabaseFault(f"{process.owner} was ended by somebody else")
+        process.fence.deactivate()
+
+    def _try(self, what: str, step: object) -> bool:
+        """Run one step; an outage is logged and the stop goes on."""
+        assert callable(step)
+        try:
+            step()
+        except DatabaseFault as error:
+            logger.warning(
+                "Stopping: %s failed: %s", what, error, extra={"event": "worker.stop_step_failed"}
+            )
+            connection_of().close()
+            return False
+        return True
