@@ -55,7 +55,8 @@ def enqueue(model: type[LeasedJob], jobs: Sequence[LeasedJob]) -> list[uuid.UUID
     """Insert unsaved `jobs` and return their ids, in order.
 
     A job whose idempotency key exists already is not inserted: the existing id is returned
-    in its place. `run_after` None means now. Raises ConfigurationError for what only later
+    in its place. `run_after` None means now. New instances get what the database decided:
+    state, order key and instants. Raises ConfigurationError for what only later
     releases can hold (a lane, a slot class).
     """
     return [job_id for job_id, _created in _enqueue(model, jobs)]
@@ -79,11 +80,26 @@ def _enqueue(model: type[LeasedJob], jobs: Sequence[LeasedJob]) -> list[tuple[uu
     keyed = any(job.idempotency_key is not None for job in jobs)
     text = insert_sql(fragments, model, keyed=keyed)
     params = [step_s(), *_source(fragments, model).params(rows)]
-    created = {fragments.uuid_out(row[0]) for row in database.fetch(connection, text, params)}
+    inserted = database.fetch(connection, text, params)
+    created = _fill(fragments, jobs, inserted)
     ring_if_soon(min(seconds_until(job.run_after) for job in jobs))
     if len(created) == len(jobs):
         return [(job.pk, True) for job in jobs]
     return _with_existing(model, jobs, created)
+
+
+def _fill(
+    fragments: Fragments, jobs: Sequence[LeasedJob], inserted: Sequence[tuple[Any, ...]]
+) -> set[uuid.UUID]:
+    """Give the instances what the database decided; return the ids that are new."""
+    told = {fragments.uuid_out(job_id): row for job_id, *row in inserted}
+    for job in jobs:
+        if job.pk in told:
+            status, *instants = told[job.pk]
+            job.status = status
+            for name, value in zip(CLOCKED[1:], instants, strict=True):
+                setattr(job, name, fragments.ts_out(value))
+    return set(told)
 
 
 def _refuse_places(job: LeasedJob) -> None:
@@ -135,7 +151,7 @@ def insert_sql(fragments: Fragments, model: type[LeasedJob], *, keyed: bool) -> 
         INSERT INTO {table_of(model)} ({names})
         SELECT {", ".join(columns.values())}
         FROM {_source(fragments, model).sql} {conflict}
-        RETURNING id"""
+        RETURNING id, {", ".join(CLOCKED)}"""
 
 
 def _key_fields(model: type[LeasedJob]) -> tuple[str, ...]:

@@ -1,0 +1,56 @@
+"""What a body declared with `takes_context=True` gets as its first argument."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coordination import claims
+from coordination.jobs import Claim, JobHandle
+from coordination.tasks.compat import TaskContext
+from coordination.tasks.errors import TaskCancelled
+
+if TYPE_CHECKING:
+    _Base = TaskContext[..., Any]
+else:
+    _Base = TaskContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableContext(_Base):  # type: ignore[misc]  # frozen at run time, the stubs miss it
+    """The framework's context, and the fence of this attempt.
+
+    `handle` is None where the body runs inline (tests, the Immediate backend's callers):
+    nothing is checked then and `fenced_atomic` is plain `atomic`.
+    """
+
+    handle: JobHandle | None = None
+
+    @property
+    def claim(self) -> Claim | None:
+        """The fencing token; its `idempotency_key` is for systems outside (FD1)."""
+        return None if self.handle is None else self.handle.claim
+
+    def check(self) -> None:
+        """Raise TaskCancelled when a cancel was asked, Fenced when this attempt is lost.
+
+        Call it before effects outside and in long loops. No query.
+        """
+        if self.handle is None:
+            return
+        self.handle.check()
+        if self.handle.cancel_requested():
+            raise TaskCancelled(f"{self.handle.claim.job_id} was asked to stop.")
+
+    def cancel_requested(self) -> bool:
+        """Whether somebody asked to cancel. No query."""
+        return self.handle is not None and bool(self.handle.cancel_requested())
+
+    def fenced_atomic(self) -> AbstractContextManager[claims.Gate | None]:
+        """A transaction that commits only while this attempt holds the job (J3).
+
+        The gate's `finish(result=...)` ends the task in it, so its effect happens exactly once.
+        """
+        self.check()
+        return claims.fenced_atomic(self.claim)
