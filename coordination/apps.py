@@ -18,3 +18,5 @@ class CoordinationConfig(AppConfig):
         """Register checks, writers and reason sentences; no query, no thread (D-3)."""
         # Models exist only now, and importing these modules registers what they declare.
         from coordination import checks, claims, leases, status, workers  # noqa: F401
+
+        claims.register()

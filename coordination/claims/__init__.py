@@ -33,6 +33,7 @@ from coordination.claims.claiming import (
     queued_kinds,
     token,
 )
+from coordination.claims.declared import register, writer_name
 from coordination.claims.endings import (
     REASON_HOOK,
     Ending,
@@ -77,6 +78,7 @@ __all__ = [
     "promote",
     "queued_kinds",
     "reap_cancels",
+    "register",
     "release",
     "request_cancel",
     "resume",
@@ -85,4 +87,5 @@ __all__ = [
     "token",
     "unpause",
     "update",
+    "writer_name",
 ]
