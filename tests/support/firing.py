@@ -97,7 +97,7 @@ def schedule(key="s", **fields):
 
 
 def overdue(row, seconds=1.0):
-    """Move `next_run_at` into the past, on a whole second, as a scheduler that was off leaves it."""
+    """Move `next_run_at` into the past, on a whole second, as if the scheduler had been off."""
     at = (dbnow() - timedelta(seconds=seconds)).replace(microsecond=0)
     Schedule.objects.filter(pk=row.pk).update(next_run_at=at)
     row.refresh_from_db()
