@@ -98,13 +98,13 @@ class LeasedJobAdmin(ReadOnlyAdmin):
         except StateConflict as conflict:
             self.message_user(
                 request,
-                _("%(job)s: not possible while it is %(state)s.")
+                _("Job %(job)s: not possible while it is %(state)s.")
                 % {"job": job, "state": status_word(conflict.status)},
                 messages.WARNING,
             )
             return False
         except JobNotFound:
-            self.message_user(request, _("%(job)s is gone.") % {"job": job}, messages.WARNING)
+            self.message_user(request, _("Job %(job)s is gone.") % {"job": job}, messages.WARNING)
             return False
         self.told(
             request,

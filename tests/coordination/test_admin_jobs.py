@@ -1,0 +1,148 @@
+"""The admin over leased work, tried with task runs: states, attempts, cancel and run again."""
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.urls import reverse
+
+from coordination.jobs import JobStatus
+from coordination.tasks.models import TaskRun
+from tests.support import rows
+from tests.support.people import user
+from tests.support.rules import rule
+
+pytestmark = pytest.mark.django_db
+
+LIST = "admin:roundtable_tasks_taskrun_changelist"
+VIEW = "roundtable_tasks.view_taskrun"
+CANCEL = "roundtable_tasks.cancel_taskrun"
+RETRY = "roundtable_tasks.retry_taskrun"
+
+
+def act(client, action, *jobs):
+    return client.post(
+        reverse(LIST), {"action": action, "_selected_action": [job.pk for job in jobs]}, follow=True
+    )
+
+
+def ended(status):
+    return rows.job(TaskRun, status=status, finished_at=rows.dbnow())
+
+
+@pytest.fixture
+def operator(client):
+    client.force_login(user("op", VIEW, CANCEL, RETRY))
+    return client
+
+
+@rule("interfaces G-7")
+@pytest.mark.parametrize("status", JobStatus)
+def test_every_state_of_a_job_has_its_badge(operator, status):
+    held = status in (JobStatus.RUNNING, JobStatus.CANCELLING)
+    rows.job(TaskRun, status=status, lease_owner="web-1" if held else None)
+    text = operator.get(reverse(LIST)).content.decode()
+    assert f"</span> {status.label}</span>" in text
+    assert "✕</span> broken" not in text
+
+
+def test_the_page_of_a_run_shows_arguments_errors_and_earlier_attempts(operator):
+    job = rows.job(TaskRun, args=[1], kwargs={"day": "2026-03-29"}, error={"message": "no"})
+    rows.attempt(1, job_id=job.pk, end="retried", error={"message": "first try"})
+    rows.attempt(2, job_id=job.pk, end="taken_over", error=None)
+    text = operator.get(
+        reverse("admin:roundtable_tasks_taskrun_change", args=[job.pk])
+    ).content.decode()
+    for part in ("2026-03-29", "first try", "retried", "taken over"):
+        assert part in text
+
+
+@rule("interfaces F7", "interfaces G-8")
+def test_cancel_goes_through_the_verb_and_leaves_a_log_entry(operator):
+    waiting = rows.job(TaskRun)
+    running = rows.job(TaskRun, **rows.held_by("web-1:7:abc"))
+    answer = act(operator, "cancel_jobs", waiting, running)
+    waiting.refresh_from_db()
+    running.refresh_from_db()
+    assert (waiting.status, running.status) == (JobStatus.CANCELLED, JobStatus.CANCELLING)
+    assert running.cancel_requested_by == "op"
+    assert "2 were asked to stop." in answer.content.decode()
+    logged = LogEntry.objects.filter(object_id__in=[str(waiting.pk), str(running.pk)])
+    assert {'"verb": "cancel"' in entry.change_message for entry in logged} == {True}
+    assert logged.count() == 2
+
+
+@rule("interfaces G-8")
+def test_a_verb_that_the_state_forbids_says_so_and_logs_nothing(operator):
+    done = ended(JobStatus.DONE)
+    text = act(operator, "cancel_jobs", done).content.decode()
+    assert "not possible while it is done" in text
+    assert not LogEntry.objects.exists()
+
+
+def test_run_again_queues_what_ended_badly(operator):
+    failed, cancelled = ended(JobStatus.ERROR), ended(JobStatus.CANCELLED)
+    act(operator, "resume_jobs", failed, cancelled)
+    for job in (failed, cancelled):
+        job.refresh_from_db()
+        assert job.status == JobStatus.QUEUED
+    assert LogEntry.objects.count() == 2
+
+
+@rule("interfaces F7", "interfaces R-9")
+def test_a_user_who_may_only_view_can_neither_see_nor_force_an_action(client):
+    client.force_login(user("vic", VIEW))
+    job = rows.job(TaskRun)
+    text = client.get(reverse(LIST)).content.decode()
+    assert "cancel_jobs" not in text
+    act(client, "cancel_jobs", job)
+    job.refresh_from_db()
+    assert job.status == JobStatus.QUEUED
+    assert not LogEntry.objects.exists()
+
+
+@rule("interfaces R-9")
+def test_the_two_verbs_have_permissions_of_their_own(client):
+    client.force_login(user("can", VIEW, CANCEL))
+    text = client.get(reverse(LIST)).content.decode()
+    assert "cancel_jobs" in text
+    assert "resume_jobs" not in text
+
+
+@rule("interfaces G-10")
+def test_values_are_redacted_before_they_are_shown(operator, settings):
+    settings.COORDINATION = {"REDACT": "tests.coordination.test_admin_jobs.hide"}
+    job = rows.job(TaskRun, kwargs={"token": "s3cret"})
+    text = operator.get(
+        reverse("admin:roundtable_tasks_taskrun_change", args=[job.pk])
+    ).content.decode()
+    assert "s3cret" not in text
+    assert "hidden by the host" in text
+
+
+def hide(value, kind):
+    return "hidden by the host" if kind == "task.kwargs" else value
+
+
+@rule("interfaces G-2")
+def test_a_full_list_of_runs_takes_at_most_seven_queries(operator, django_assert_max_num_queries):
+    for _number in range(60):
+        rows.job(TaskRun)
+    operator.get(reverse(LIST))
+    with django_assert_max_num_queries(7):
+        operator.get(reverse(LIST))
+
+
+@rule("interfaces F9")
+def test_lists_do_not_read_the_json_of_their_rows(operator, django_assert_max_num_queries):
+    rows.job(TaskRun, args=["x" * 100])
+    with django_assert_max_num_queries(10) as captured:
+        operator.get(reverse(LIST))
+    assert not any('"args"' in query["sql"] for query in captured.captured_queries)
+
+
+def test_a_search_for_something_that_is_no_id_finds_nothing(operator):
+    rows.attempt()
+    operator.force_login(user("root", superuser=True))
+    answer = operator.get(
+        reverse("admin:roundtable_coordination_jobattempt_changelist"), {"q": "no id"}
+    )
+    assert answer.status_code == 200
