@@ -163,9 +163,8 @@ def _leader_params(
 
 def _tick_age_s(member: Member) -> float:
     """Age of the scheduler's last tick: its age at the last beat plus the beat's own age."""
-    loops: Mapping[str, Any] = member.info.get("loops") or {}
-    ages = [float(item.get("age_s") or 0) for item in loops.values() if item.get("leader_only")]
-    return max(0.0, member.heartbeat_s + max(ages, default=0.0))
+    scheduler = (member.info.get("loops") or {}).get(leases.SCHEDULER) or {}
+    return max(0.0, member.heartbeat_s + float(scheduler.get("age_s") or 0))
 
 
 def _broken(live: Sequence[Member]) -> dict[str, Any] | None:

@@ -168,7 +168,8 @@ def orphan_owners() -> dict[str, str]:
     for model in leased_models():
         held = model._default_manager.using(alias()).filter(lease_owner__isnull=False)
         owners = held.exclude(lease_owner__in=live.values("pk")).order_by()
-        found.update(owners.values_list("lease_owner", flat=True).distinct()[:200])
+        names = owners.values_list("lease_owner", flat=True).distinct()[:200]
+        found.update(name for name in names if name is not None)
     states = Worker.objects.using(alias()).filter(pk__in=found).values_list("pk", "state")
     known = dict(states) if found else {}
     return {owner: known.get(owner, "") for owner in sorted(found)}

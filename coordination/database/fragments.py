@@ -32,14 +32,20 @@ class DbNow(models.Func):
         self.after_s = after_s
 
     def as_sql(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any
-    ) -> tuple[str, list[Any]]:
+        self,
+        compiler: SQLCompiler,
+        connection: BaseDatabaseWrapper,
+        function: str | None = None,
+        template: str | None = None,
+        arg_joiner: str | None = None,
+        **extra_context: Any,
+    ) -> tuple[str, tuple[Any, ...]]:
         """The clock of this engine, shifted when asked."""
         fragments = sql_for(connection)
         base = fragments.now if self.function == "clock_timestamp" else fragments.now_indexed
         if not self.after_s:
-            return base, []
-        return fragments.add_seconds(base), [self.after_s]
+            return base, ()
+        return fragments.add_seconds(base), (self.after_s,)
 
 
 class DbNowIndexed(DbNow):

@@ -20,7 +20,7 @@ class EventFormatter(logging.Formatter):
     def __init__(self, style: str, context: Callable[[], Mapping[str, Any]] | None = None) -> None:
         """Choose the form."""
         super().__init__()
-        self._style = style
+        self._form = style
         self._context = context or dict
 
     def format(self, record: logging.LogRecord) -> str:
@@ -32,7 +32,7 @@ class EventFormatter(logging.Formatter):
             fields["traceback"] = self.formatException(record.exc_info)
         stamp = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         ts = stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        if self._style == "json":
+        if self._form == "json":
             return json.dumps(
                 {
                     "ts": ts,
@@ -45,7 +45,7 @@ class EventFormatter(logging.Formatter):
                 default=str,
                 ensure_ascii=False,
             )
-        if self._style == "logfmt":
+        if self._form == "logfmt":
             pairs = {"ts": ts, "level": record.levelname.lower(), "event": event, "msg": message}
             return _pairs({**pairs, **self._context(), **fields})
         tail = _pairs(fields)

@@ -139,6 +139,7 @@ def self_test(owner: str, *, connection: BaseDatabaseWrapper | None = None) -> N
     connection = connection or connection_of()
     [(written,)] = fetch(connection, _probe_sql(connection), (PROBE_S, owner))
     dbnow = sql_for(connection).ts_out(written)
+    assert dbnow is not None
     found = Worker.objects.using(connection.alias).values_list("lease_until", flat=True)
     off_s = (found.get(pk=owner) - dbnow).total_seconds() - PROBE_S
     if abs(off_s) > SELF_TEST_LIMIT_S:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO, cast
 
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
@@ -94,7 +94,7 @@ class Command(BaseCommand):
         handler = eventlog.install(
             options["log_format"],
             level=options["log_level"],
-            stream=self.stderr._out,  # type: ignore[attr-defined]  # Django's wrapper adds line ends
+            stream=_stream(self.stderr),
             context=lambda: _context(process),
         )
         try:
@@ -122,7 +122,7 @@ class Command(BaseCommand):
     def _banner(self, process: Coordinator, took_s: float) -> None:
         for line in banner.lines(process, took_s=took_s):
             self.stderr.write(line)
-        self.stderr._out.flush()  # type: ignore[attr-defined]  # the wrapped stream
+        _stream(self.stderr).flush()
 
     def _database_answers(self, wait_s: float) -> bool:
         until, said = time.monotonic() + wait_s, False
@@ -158,6 +158,11 @@ class Command(BaseCommand):
         self.stderr.write(f"error: {error}")
         self.stderr.write(f"hint: {hint}")
         return code
+
+
+def _stream(wrapper: Any) -> TextIO:
+    """What Django's output wrapper writes to: log lines bring their own line ends."""
+    return cast(TextIO, wrapper._out)
 
 
 def _roles(text: str) -> tuple[str, ...]:

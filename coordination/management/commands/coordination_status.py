@@ -1,0 +1,148 @@
+"""`manage.py coordination_status`: the verdict, leases, workers and jobs; exit 0 or 6 (M-8)."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import Error as DatabaseFault
+
+from coordination import status
+from coordination.coordinator import ExitCode
+from coordination.models import WorkerState
+
+WIDTH = 100
+
+
+class Command(BaseCommand):
+    """Shows the cluster as the database has it now."""
+
+    help = "Show the verdict, leases, workers and jobs. Exit 0 when healthy, 6 when not."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """`--json` and `--watch`."""
+        ways = parser.add_mutually_exclusive_group()
+        ways.add_argument("--json", action="store_true", help="Print one JSON document.")
+        ways.add_argument(
+            "--watch", type=float, metavar="S", help="Print again every S seconds until Ctrl-C."
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print once, or again and again."""
+        healthy = self._show(as_json=options["json"])
+        try:
+            while options["watch"]:
+                time.sleep(options["watch"])
+                self.stdout.write("")
+                healthy = self._show(as_json=False)
+        except KeyboardInterrupt:
+            pass  # the person has seen enough; the last verdict is the exit code
+        if not healthy:
+            sys.exit(int(ExitCode.UNHEALTHY))
+
+    def _show(self, *, as_json: bool) -> bool:
+        try:
+            found = status.snapshot()
+        except DatabaseFault as error:
+            self.stderr.write(f"error: the database does not answer: {str(error).strip()}")
+            self.stderr.write("hint: Is it up, and is `migrate` done?")
+            sys.exit(int(ExitCode.UNREACHABLE))
+        if as_json:
+            self.stdout.write(json.dumps(found, indent=2, ensure_ascii=False, default=str))
+        else:
+            for line in page(found):
+                self.stdout.write(line)
+        return bool(found["verdict"]["healthy"])
+
+
+def page(found: dict[str, Any]) -> Iterator[str]:
+    """The snapshot as lines of at most 100 columns."""
+    yield from _wrapped(found["verdict"]["text"])
+    yield ""
+    yield from table(
+        ("LEASE", "HOLDER", "LEFT", "EPOCH"),
+        [
+            (row["name"], row["owner"] or "-", _seconds(row["left_s"]), str(row["epoch"]))
+            for row in found["leases"]
+        ],
+        (24, 52, 10, 10),
+    )
+    yield ""
+    yield from table(
+        ("WORKER", "STATE", "LEFT", "BEAT", "GEN", "ROLES"),
+        [
+            (
+                row["id"],
+                row["state"],
+                _seconds(row["lease_left_s"]),
+                _seconds(row["heartbeat_s"]),
+                str(row["generation"]),
+                ",".join(row["roles"]),
+            )
+            for row in found["workers"]
+            if row["state"] not in (WorkerState.LEFT, WorkerState.LOST)
+        ],
+        (38, 8, 8, 8, 4, 29),
+    )
+    yield ""
+    yield from table(
+        ("JOBS", "STATE", "NUMBER"),
+        [
+            (model, state, str(number))
+            for model, states in sorted(found["jobs"].items())
+            for state, number in sorted(states.items())
+        ],
+        (44, 14, 12),
+    )
+    yield ""
+    yield from table(
+        ("TAKEN", "LEASE", "EPOCH", "CAUSE", "GAP", "TO"),
+        [
+            (
+                (row["at"] or "")[:19],
+                row["name"],
+                str(row["epoch"]),
+                row["cause"],
+                _seconds(row["gap_s"]),
+                row["to"] or "-",
+            )
+            for row in found["history"][:5]
+        ],
+        (19, 14, 6, 11, 9, 36),
+    )
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]
+) -> Iterator[str]:
+    """Fixed-width columns; a cell that is too long is cut with an ellipsis."""
+    yield " ".join(_cell(text, width) for text, width in zip(head, widths, strict=True)).rstrip()
+    if not rows:
+        yield "(none)"
+    for row in rows:
+        cells = (_cell(text, width) for text, width in zip(row, widths, strict=True))
+        yield " ".join(cells).rstrip()
+
+
+def _cell(text: str, width: int) -> str:
+    return (text if len(text) <= width else text[: width - 1] + "…").ljust(width)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    line = ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > WIDTH:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}".strip()
+    yield line
