@@ -7,7 +7,7 @@ cancelled, so the executor decides about it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -149,8 +149,8 @@ class SeatBackend(Protocol):
     def __init__(self, alias: str, options: Mapping[str, object]) -> None:
         """Take the alias and its OPTIONS; raise ValueError for unusable ones. No I/O."""
 
-    def stream(self, request: Request) -> AsyncIterator[Delta | Result]:
-        """Yield deltas and, last, one Result. Closing the iterator ends the call at once.
+    def stream(self, request: Request) -> AsyncGenerator[Delta | Result, None]:
+        """Yield deltas and, last, one Result. Closing the generator ends the call at once.
 
         Raises a SeatError; a stream that ends without a Result counts as a dropped connection.
         """

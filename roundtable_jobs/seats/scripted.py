@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from roundtable_jobs import seats
@@ -65,7 +65,7 @@ class ScriptedSeats:
         """Return models, context and prices as configured."""
         return self._capabilities
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta | Result]:
+    async def stream(self, request: Request) -> AsyncGenerator[Delta | Result, None]:
         """Log the call, then answer it as its rule says."""
         rule = self._rule(request)
         if self.log_path is not None:
