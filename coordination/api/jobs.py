@@ -54,16 +54,18 @@ def cancel(row: LeasedJob) -> dict[str, Any] | None:
 
 def attempts(row: LeasedJob, limit: int = 100) -> list[dict[str, Any]]:
     """The attempts that ended, newest first, as far as history keeps them (settled 44)."""
-    found = JobAttempt.objects.using(alias()).filter(job_id=row.pk).order_by("-attempt")[:limit]
-    return [
-        {
-            "n": item.attempt,
-            "worker": item.owner,
-            "claimed_at": instant(item.claimed_at),
-            "ended_at": instant(item.ended_at),
-            "end": item.end,
-            "evidence": item.evidence or None,
-            "error": redact(item.error, "attempt.error"),
-        }
-        for item in found
-    ]
+    found = JobAttempt.objects.using(alias()).filter(job_id=row.pk).order_by("-attempt")
+    return [attempt(item) for item in found[:limit]]
+
+
+def attempt(item: JobAttempt) -> dict[str, Any]:
+    """One ended attempt."""
+    return {
+        "n": item.attempt,
+        "worker": item.owner,
+        "claimed_at": instant(item.claimed_at),
+        "ended_at": instant(item.ended_at),
+        "end": item.end,
+        "evidence": item.evidence or None,
+        "error": redact(item.error, "attempt.error"),
+    }

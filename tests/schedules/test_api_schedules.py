@@ -92,9 +92,9 @@ def test_words_are_in_the_callers_language(author):
     [
         ({"cron": "0 24 * * *"}, "/cron", "cron.out_of_range"),
         ({"cron": "0 0 30 2 *"}, "/cron", "cron.never_fires"),
-        ({"cron": "x" * 300}, "/cron", "cron.too_long"),
+        ({"cron": "x" * 300}, "/cron", "max_length"),
         ({"timezone": "Mars/Phobos"}, "/timezone", "cron.unknown_zone"),
-        ({"target": "project.tasks.missing"}, "/target", "target_missing"),
+        ({"target": "project.tasks.missing"}, "/target", "target_unknown"),
         ({"key": "Not A Key"}, "/key", "key_form"),
         ({"kind": "sometimes"}, "/kind", "invalid_choice"),
         ({"overlap": "buffer_all"}, "/overlap", "not_available"),
@@ -198,7 +198,14 @@ def test_the_config_resource_is_never_304(author):
 
 
 def test_what_was_read_can_be_put_back_unchanged(author):
-    row = created(author, inputs={"a": 1}, tags=["x"], jitter_s=5, misfire_grace_s=60)
+    row = created(
+        author,
+        target="project.tasks.pulse",
+        inputs={"seconds": 1.5},
+        tags=["x"],
+        jitter_s=5,
+        misfire_grace_s=60,
+    )
     again = author.put(at(row), row, format="json")
     assert again.status_code == 200, again.content
     assert again.json() == row
