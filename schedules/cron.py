@@ -20,7 +20,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from croniter import CroniterBadDateError, croniter
+from croniter import croniter
 
 from schedules import cron_count, cron_words, wallclock
 from schedules.cron_fields import REASONS, CronError, DayRule, Fields, refuse, tokenize
@@ -68,10 +68,8 @@ class _Naive:
             walker.set_current(wall)
             try:
                 found: datetime = (walker.get_prev if backwards else walker.get_next)(datetime)
-            except (CroniterBadDateError, OverflowError):
-                return None
             except ValueError:
-                # The calendar ends at the years 1 and 9999; croniter says so with ValueError.
+                # No match within 41 years (CroniterBadDateError), or the calendar ends before.
                 return None
             if not self._filtered or found.day in _days_in(self._fields, found):
                 return found

@@ -68,16 +68,15 @@ def describe(fields: Fields) -> str:
 
 def flags(fields: Fields, zone: tzinfo, at: datetime) -> tuple[str, ...]:
     """Return what a clock change did to one instant."""
-    wall = wallclock.local(zone, at)
     if not fields.wild:
-        # Looked up only where the offset differs a moment before: at a gap's end.
+        # A change in the minute before can only be at this very instant.
         for change in wallclock.changes(zone, at - wallclock.MINUTE, at):
-            if change.at == at and cron_count.walls(fields, change.was, change.now):
+            moved = cron_count.walls(fields, change.was, change.now)
+            if moved and change.gap < cron_count.GAP_LIMIT:
                 return ("moved_by_clock_change",)
     fold = wallclock.change_at_fold(zone, at)
     if fold is None:
         return ()
-    assert wall == wallclock.local(zone, at)
     return ("second_pass",) if at >= fold.at else ("first_pass",)
 
 

@@ -121,6 +121,7 @@ class Plan:
 class _Grid(Protocol):
     """The instants of a schedule, without its bounds."""
 
+    def __hash__(self) -> int: ...
     def next_fire(self, after: datetime) -> datetime | None: ...
     def prev_fire(self, before: datetime) -> datetime | None: ...
     def count(self, after: datetime, until: datetime) -> int: ...
@@ -337,10 +338,7 @@ class _Bounded:
         return found if found is not None and self.allows(found) else None
 
     def count(self, after: datetime, until: datetime) -> int:
-        if self.starts_at is not None:
-            after = max(after, self.starts_at - _TICK)
-        if self.ends_at is not None:
-            until = min(until, self.ends_at)
+        """Count in (after, until]; both ends are due instants, hence within the bounds."""
         return self.grid.count(after, until)
 
 

@@ -110,7 +110,9 @@ class Condition:
                 return False
             found = found[part]
         choices = wanted if isinstance(wanted, list) else [wanted]
-        return any(item == found and type(item) is type(found) for item in choices)
+        # For Python true equals 1; for JSON it does not, while 7 and 7.0 are one number.
+        is_flag = isinstance(found, bool)
+        return any(item == found and isinstance(item, bool) == is_flag for item in choices)
 
     def _is_typed(self, value: object) -> bool:
         if isinstance(value, bool):
@@ -395,8 +397,8 @@ def window(
         return Window(end=end)
     merged = tuple(item for item in waiting if item.occurred_at < end)
     rest = waiting[len(merged) :]
-    last_end = end if merged else state.last_end
-    next_end = opened_end(rest[0].occurred_at, state.debounce_s, last_end) if rest else None
+    # What did not belong occurred at `end` or later, so the next end is later by itself.
+    next_end = opened_end(rest[0].occurred_at, state.debounce_s, state.last_end) if rest else None
     since = max(end, state.looking_since) if state.looking_since else end
     late_s = max(0.0, (now - since).total_seconds())
     grace_s = max(on_time_s, float(state.misfire_grace_s))

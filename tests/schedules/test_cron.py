@@ -154,6 +154,7 @@ def test_an_unknown_zone_is_refused_as_timezone(zone):
         ("0 0 * * 1-7/2", "0 0 * * 1,3,5,0"),
         ("0 0 * * 1/2", "0 0 * * 1,3,5"),
         ("0 0 * * 0-7", "0 0 * * *"),
+        ("0 0 * * 7/2", "0 0 * * 0,2,4,6"),
         ("0 0 * * 5L", "0 0 * * LFRI"),
         ("0 0 * * 7#1", "0 0 * * SUN#1"),
         ("0 0 l * *", "0 0 L * *"),
@@ -203,6 +204,20 @@ def test_a_match_further_away_than_the_calendar_is_none():
     assert schedule.last_due(datetime(9998, 6, 1, tzinfo=UTC)).year == 9997
 
 
+def test_a_half_that_never_fires_is_not_searched_for_41_years(questions):
+    schedule = cron.parse("0 0 31 2 1", "UTC")
+    questions.clear()
+    assert schedule.next_fire(utc("2026-01-01T00:00Z")) == utc("2026-02-02T00:00Z")
+    assert len(questions) == 1
+
+
+@rule("schedules P7")
+def test_a_microsecond_counts_even_in_a_year_where_floats_lose_it():
+    schedule, midnight = cron.parse("0 0 * * *", "UTC"), datetime(9000, 1, 1, tzinfo=UTC)
+    assert schedule.prev_fire(midnight + timedelta(microseconds=1)) == midnight
+    assert schedule.next_fire(midnight - timedelta(microseconds=1)) == midnight
+
+
 @rule("schedules P6")
 def test_offsets_with_seconds_still_give_whole_utc_minutes():
     schedule = cron.parse("0 0 * * *", "Africa/Monrovia")
@@ -247,11 +262,49 @@ def test_one_cron_may_be_asked_by_many_threads():
                 wrong.append(start)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert wrong == []
+
+
+@pytest.fixture
+def questions(monkeypatch):
+    """How often croniter is asked: its answers are what a step costs."""
+    asked = []
+    walk = cron._Naive._walk
+
+    def counted(self, wall, *, backwards):
+        asked.append(wall)
+        return walk(self, wall, backwards=backwards)
+
+    monkeypatch.setattr(cron._Naive, "_walk", counted)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "at"),
+    [
+        ("0-59 1 * * *", "America/New_York", "2024-11-03T06:00Z"),  # the second pass is used up
+        ("* 2 * * *", "Europe/Berlin", "2026-03-29T00:59Z"),  # sixty minutes do not exist
+        ("0-59 0-23 30 * *", "Pacific/Apia", "2011-12-30T09:59Z"),  # a whole day does not
+        ("30 2 * * *", "Europe/Berlin", "2026-05-01T00:00Z"),
+    ],
+)
+def test_a_step_asks_croniter_at_most_twice(questions, text, zone, at):
+    schedule = cron.parse(text, zone)
+    questions.clear()
+    following = schedule.next_fire(utc(at))
+    assert len(questions) <= 2
+    questions.clear()
+    schedule.prev_fire(following)
+    assert len(questions) <= 2
 
 
 @rule("schedules H1", "schedules S4")

@@ -33,6 +33,7 @@ def parsed(text, zone):
 @example("*/20 1 * * *", ("Australia/Lord_Howe", utc("2024-04-06T14:40Z")))
 @example("45 23 * * *", ("Asia/Pyongyang", utc("2018-05-03T12:00Z")))
 @example("0 3 * * *", ("Pacific/Apia", utc("2011-12-29T08:00Z")))
+@example("* 0 * * *", ("Africa/Monrovia", utc("1972-01-07T00:44:59.999999Z")))
 def test_next_fire_is_the_first_minute_that_the_reference_finds_later(text, place):
     zone, at = place
     engine, reference = parsed(text, zone), Reference(text, zone)
@@ -49,6 +50,7 @@ def test_next_fire_is_the_first_minute_that_the_reference_finds_later(text, plac
 @given(EXPRESSIONS, places())
 @example("*/30 * * * *", ("America/New_York", utc("2024-11-03T06:10Z")))
 @example("0-59 1 * * *", ("America/New_York", utc("2024-11-03T06:10Z")))
+@example("0 0-0 * * *", ("Africa/Monrovia", utc("1972-01-07T00:44:59.999999Z")))
 def test_prev_fire_and_last_due_are_the_last_minutes_that_the_reference_finds(text, place):
     zone, at = place
     engine, reference = parsed(text, zone), Reference(text, zone)
@@ -66,6 +68,7 @@ def test_prev_fire_and_last_due_are_the_last_minutes_that_the_reference_finds(te
 @bounded
 @given(EXPRESSIONS, places(), st.integers(0, 3 * 24 * 60), st.sampled_from((0, 1, 59_999_999)))
 @example("0-59 1-2 * * *", ("Antarctica/Troll", utc("2024-03-30T00:00Z")), 4000, 0)
+@example("0 2,3 * * *", ("America/New_York", utc("2024-03-10T00:00Z")), 4000, 0)
 def test_count_is_the_number_of_instants_that_the_reference_finds(text, place, minutes, rest):
     zone, after = place
     until = after + timedelta(minutes=minutes, microseconds=rest)
@@ -77,6 +80,7 @@ def test_count_is_the_number_of_instants_that_the_reference_finds(text, place, m
 @rule("schedules P6", "schedules P7")
 @bounded
 @given(EXPRESSIONS, places())
+@example("0 0-0 * * *", ("Africa/Monrovia", utc("1972-01-07T00:44:59.999999Z")))
 def test_steps_are_strict_whole_utc_minutes_and_undo_one_another(text, place):
     zone, at = place
     engine = parsed(text, zone)

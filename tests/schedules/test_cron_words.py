@@ -250,3 +250,8 @@ def test_clock_changes_that_touch_no_match_or_lie_beyond_400_days_are_not_told()
 )
 def test_flags_of_an_instant(text, at, flags):
     assert cron.flags(cron.parse(text, "Europe/Berlin"), utc(at)) == flags
+
+
+@rule("schedules P4")
+def test_an_instant_after_a_skipped_date_was_not_moved_there():
+    assert cron.flags(cron.parse("0 0 * * *", "Pacific/Apia"), utc("2011-12-30T10:00Z")) == ()

@@ -184,6 +184,16 @@ def test_an_interval_begins_at_its_anchor_and_needs_a_second():
         upcoming(replace(every(60), anchor_at=None), DUE)
 
 
+@rule("schedules H1", "settled 42")
+def test_an_odd_next_run_at_before_the_anchor_is_one_due_instant():
+    row = every(60, next_run_at=utc("2026-04-30T23:50:07Z"), misfire_grace_s=0)
+    made = plan(row, utc("2026-05-01T00:01:00Z"))
+    assert made.fire.fire_at == utc("2026-05-01T00:01:00Z")
+    assert [(skip.n_instants, skip.span_to) for skip in made.skips] == [
+        (2, utc("2026-05-01T00:00:00Z"))
+    ]
+
+
 @rule("settled 10")
 def test_the_anchor_is_the_start_bound_or_the_creation_to_the_second():
     created = utc("2026-05-01T10:00:00.987654Z")

@@ -54,7 +54,14 @@ def test_a_missing_value_raises_and_is_never_an_empty_text(template):
 
 @rule("schedules E19")
 @pytest.mark.parametrize(
-    "name", ["fire.__class__", "fire.id.__len__", "event.outputs.rows.0", "event.outputs.rows.pop"]
+    "name",
+    [
+        "fire.__class__",
+        "fire.id.__len__",
+        "event.outputs.rows.0",
+        "event.outputs.name.Z",
+        "event.outputs.rows.pop",
+    ],
 )
 def test_names_walk_objects_of_json_and_never_attributes_or_indexes(name):
     with pytest.raises(MissingValue):

@@ -101,6 +101,10 @@ def test_a_hosts_own_test_decides_a_condition(kind):
 
 @rule("schedules E6")
 def test_a_condition_on_a_value_that_the_event_has_not_is_false(kind):
+    odd = replace(EVENT, data={"counts": {"rows": True}})
+    assert not matches(replace(TRIGGER, event_conditions={"rows": 1}), odd)
+    same = replace(EVENT, data={"counts": {"rows": 7.0}})
+    assert matches(replace(TRIGGER, event_conditions={"rows": 7}), same)
     bare = replace(EVENT, data={"counts": 5})
     for conditions in ({"period": "x"}, {"rows": 1}):
         assert not matches(replace(TRIGGER, event_conditions=conditions), bare)
