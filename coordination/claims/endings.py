@@ -93,27 +93,31 @@ class Ending:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-def finish(claim: Claim, **columns: Any) -> None:
+def finish(claim: Claim, /, **columns: Any) -> None:
     """End the job as done, with the holder's `columns`. Raises LostClaim on zero rows."""
     _one(FINISH, Ending(claim, columns))
 
 
-def fail(claim: Claim, error: Mapping[str, Any], **columns: Any) -> None:
-    """End the job as an error that is not retried; failures + 1. Raises LostClaim."""
-    _one(FAIL, Ending(claim, columns, error=error))
+def fail(claim: Claim, error: Mapping[str, Any], /, **columns: Any) -> None:
+    """End the job as an error that is not retried; failures + 1. Raises LostClaim.
+
+    `error` goes to the history and, where the model has a column `error`, to the row.
+    """
+    _one(FAIL, Ending(claim, _with_error(claim, error, columns), error=error))
 
 
-def acknowledge_cancel(claim: Claim, **columns: Any) -> None:
+def acknowledge_cancel(claim: Claim, /, **columns: Any) -> None:
     """The holder has stopped after a cancel request: end as cancelled. Raises LostClaim."""
     _one(ACKNOWLEDGE, Ending(claim, columns))
 
 
-def retry(claim: Claim, delay_s: float, error: Mapping[str, Any], **columns: Any) -> None:
+def retry(claim: Claim, delay_s: float, error: Mapping[str, Any], /, **columns: Any) -> None:
     """Give a failed job back to run again after `delay_s`; failures + 1, new `order_key`.
 
     A cancel request that came in between makes it LostClaim: the request decides.
     """
-    _one(RETRY, Ending(claim, columns, delay_s=delay_s, error=error))
+    told = _with_error(claim, error, columns)
+    _one(RETRY, Ending(claim, told, delay_s=delay_s, error=error))
 
 
 def release(claim: Claim, delay_s: float = 0.0, **columns: Any) -> None:
@@ -124,9 +128,17 @@ def release(claim: Claim, delay_s: float = 0.0, **columns: Any) -> None:
     _one(RELEASE, Ending(claim, columns, delay_s=delay_s))
 
 
-def pause_held(claim: Claim, **columns: Any) -> None:
+def pause_held(claim: Claim, /, **columns: Any) -> None:
     """Pause at a boundary that the body chose; `unpause` makes it claimable again."""
     _one(PAUSE, Ending(claim, columns))
+
+
+def _with_error(
+    claim: Claim, error: Mapping[str, Any], columns: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    if any(field.name == "error" for field in claim.model._meta.concrete_fields):
+        return {"error": dict(error), **columns}
+    return columns
 
 
 def _one(verb: Verb, ending: Ending) -> None:

@@ -144,6 +144,10 @@ class Dispatcher:
         self._pool.close()
         self._async.close()
 
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the threads after `close`; False when a body still holds one."""
+        return self._pool.join(timeout_s)
+
     def tick(self) -> float:
         """One look: notice cancels, promote, claim, hand out. Returns seconds until the next.
 

@@ -82,7 +82,7 @@ class TaskRunner:
         try:
             call = _prepared(cast(Execution, handle), run)
         except Exception as error:  # noqa: BLE001 - a declaration that changed since the enqueue
-            return Failed(told(error), {"error": told(error)})
+            return Failed(told(error))
         _send(task_started, call.result)
         return _attempt(call)
 
@@ -93,6 +93,8 @@ class TaskRunner:
             return
         run = cast(TaskRun, handle.job)
         run.status, run.finished_at = status, timezone.now()
+        if isinstance(outcome, Failed):
+            run.error = dict(outcome.error)
         for name, value in getattr(outcome, "columns", {}).items():
             setattr(run, name, value)
         _send(task_finished, results.of(run, attempts=_earlier(run)))
@@ -154,14 +156,13 @@ def _called(call: _Call) -> Any:
 def _failure(call: _Call, error: BaseException) -> Outcome:
     """Another attempt if one is left and the error is worth it, else the end (J13)."""
     failures = call.run.failures + 1
-    columns = {"error": told(error)}
     worth_it = isinstance(error, (RetryLater, *call.options.retry_on))
     if not worth_it or failures >= call.run.max_attempts:
-        return Failed(told(error), columns)
+        return Failed(told(error))
     delay_s = error.delay_s if isinstance(error, RetryLater) else None
     if delay_s is None:
         delay_s = call.options.delay_s(failures)
-    return Retry(delay_s, told(error), columns)
+    return Retry(delay_s, told(error))
 
 
 def told(error: BaseException) -> dict[str, Any]:

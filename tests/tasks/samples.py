@@ -1,0 +1,163 @@
+"""Task functions that the tests enqueue."""
+
+import asyncio
+import threading
+
+from coordination.tasks import RetryLater, Snooze, durable
+from coordination.tasks.compat import task
+
+calls = []
+gate = threading.Event()
+started = threading.Event()
+
+
+def reset():
+    calls.clear()
+    gate.clear()
+    started.clear()
+
+
+@task
+def add(a, b):
+    return a + b
+
+
+@task
+async def add_async(a, b):
+    await asyncio.sleep(0)
+    return a + b
+
+
+@task
+def echo(*args, **kwargs):
+    return {"args": list(args), "kwargs": kwargs}
+
+
+@task(takes_context=True)
+def attempt_number(context):
+    return context.attempt
+
+
+@task(takes_context=True)
+async def attempt_number_async(context, name):
+    return [context.attempt, name]
+
+
+@task
+def fail(message="no luck"):
+    raise ValueError(message)
+
+
+@task
+async def fail_async():
+    raise LookupError("nothing there")
+
+
+@task
+def leave():
+    raise SystemExit(3)
+
+
+@durable(max_attempts=3, backoff=0.01)
+def flaky(succeed_at=3):
+    calls.append("flaky")
+    if len(calls) < succeed_at:
+        raise ValueError(f"call {len(calls)}")
+    return len(calls)
+
+
+@durable(max_attempts=5, retry_on=(LookupError,), backoff=0.01)
+def picky():
+    calls.append("picky")
+    raise ValueError("not worth another attempt")
+
+
+@durable(max_attempts=2)
+def later():
+    calls.append("later")
+    raise RetryLater(0.01)
+
+
+@task
+def snoozes_once():
+    calls.append("snooze")
+    if len(calls) == 1:
+        raise Snooze(0.01)
+    return len(calls)
+
+
+@task
+def not_json():
+    return object()
+
+
+@task
+def too_large():
+    return "x" * 5000
+
+
+@task
+def nothing_to_store():
+    return "a\x00b"
+
+
+@task
+def waits():
+    started.set()
+    assert gate.wait(20)
+    return "waited"
+
+
+@task(takes_context=True)
+def waits_and_checks(context):
+    started.set()
+    while not gate.wait(0.01):
+        context.check()
+    return "never asked"
+
+
+@task
+async def waits_async():
+    started.set()
+    try:
+        await asyncio.sleep(30)
+    finally:
+        calls.append("cleaned up")
+
+
+@durable(atomic=True)
+def writes_atomically(name):
+    from django.contrib.auth.models import Group  # models are not loaded when tasks are declared
+
+    Group.objects.create(name=name)
+    if name == "bad":
+        raise ValueError("undo it")
+    return Group.objects.filter(name=name).count()
+
+
+@task(takes_context=True)
+def writes_fenced(context, name):
+    from django.contrib.auth.models import Group  # as above
+
+    with context.fenced_atomic():
+        Group.objects.create(name=name)
+        started.set()
+        assert gate.wait(20)
+    calls.append("committed")
+    return name
+
+
+@task
+async def uses_the_orm(name):
+    from django.contrib.auth.models import Group  # as above
+
+    await Group.objects.acreate(name=name)
+    return await Group.objects.filter(name=name).acount()
+
+
+@durable(emit=True)
+def told():
+    return "told"
+
+
+not_a_task = 3
