@@ -308,7 +308,7 @@ def latest_or_sample(row: Schedule) -> dict[str, Any]:
     """
     found = (
         TriggerEvent.objects.filter(kind=row.event_kind, subject=row.event_subject)
-        .order_by("-occurred_at")
+        .order_by("-occurred_at", "-pk")
         .first()
     )
     if found is not None:

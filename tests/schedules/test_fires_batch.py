@@ -4,7 +4,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
@@ -15,6 +15,7 @@ from coordination.tasks.models import TaskRun
 from schedules import fires
 from schedules.models import Schedule, ScheduleFire
 from tests.support import firing
+from tests.support.locks import held_row
 from tests.support.rules import rule
 
 
@@ -359,24 +360,9 @@ def test_an_open_edit_delays_its_own_schedule_and_no_other(engine):
     firing.overdue(held)
     firing.overdue(free)
     guard = firing.leader().guard()
-    locked, let_go = threading.Event(), threading.Event()
-
-    def editor():
-        with transaction.atomic():
-            Schedule.objects.select_for_update().get(pk=held.pk)
-            locked.set()
-            let_go.wait(30)
-        connections.close_all()
-
-    thread = threading.Thread(target=editor)
-    thread.start()
-    assert locked.wait(10)
-    try:
+    with held_row(Schedule, held.pk):
         done = fires.fire_batch(guard)
         assert [fire.schedule_key for fire in done.fires] == ["free"]
-    finally:
-        let_go.set()
-        thread.join(30)
     assert [fire.schedule_key for fire in fires.fire_batch(guard).fires] == ["held"]
 
 
