@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from coordination import loops, wakeups
-from coordination.database import DbNowIndexed, alias, connection_of, dbnow, fetch, sql_for
+from coordination.database import DbNowIndexed, alias, connection_of, fetch, sql_for
 from coordination.loops import Loop, TickContext
 from schedules import fires, windows
 from schedules.conf import conf
 from schedules.fires.starting import OUTAGE
-from schedules.models import Schedule
+from schedules.models import Schedule, TriggerEvent
+from schedules.states import EventState
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +43,24 @@ class Scheduler:
         self._told: dict[str, str] = {}
 
     def tick(self, ctx: TickContext) -> float:
-        """Do everything that is due; return the seconds until the next instant (0 to TICK_S)."""
+        """Do everything that is due; return the seconds until the next instant (0 to TICK_S).
+
+        An idle tick is one statement.
+        """
+        seen = look()
         steps = (
-            ("fire", self._fire_due),
-            ("events", self._events),
-            ("pauses", self._end_pauses),
+            ("fire", self._fire_due, is_reached(seen.next_run_at, seen)),
+            ("events", self._events, seen.pending or is_reached(seen.window_end, seen)),
+            ("pauses", self._end_pauses, is_reached(seen.paused_until, seen)),
         )
+        wanted = [(name, step) for name, step, due in steps if due]
         clean = True
-        for name, step in steps:
+        for name, step in wanted:
             if _may_go_on(ctx):
                 clean = self._isolated(name, lambda step=step: step(ctx)) and clean
-        return next_delay_s(clean=clean)
+        if clean and _may_go_on(ctx):
+            self.looking_since = seen.now
+        return delay_s(look() if wanted else seen, clean=clean)
 
     def _isolated(self, name: str, step: Callable[[], bool]) -> bool:
         """Run one step; a failure is logged once per change and the next step goes on."""
@@ -109,7 +118,6 @@ class Scheduler:
         return clean
 
     def _events(self, ctx: TickContext) -> bool:
-        started = dbnow()
         clean = True
         while _may_go_on(ctx) and windows.route(ctx.leadership.guard()) >= conf.BATCH:
             pass
@@ -123,7 +131,6 @@ class Scheduler:
                 )
                 and clean
             )
-        self.looking_since = started
         return clean
 
     def _close(self, ctx: TickContext, schedule_id: object) -> bool:
@@ -162,25 +169,53 @@ def _may_go_on(ctx: TickContext) -> bool:
     return ctx.leadership.held() and not ctx.stopping.is_set()
 
 
-def next_delay_s(*, clean: bool) -> float:
-    """Return the seconds until the earliest instant that a tick waits for; one statement."""
+@dataclass(frozen=True)
+class Look:
+    """What waits, by the database's clock: the earliest of each, and whether events do."""
+
+    now: datetime
+    next_run_at: datetime | None
+    window_end: datetime | None
+    paused_until: datetime | None
+    pending: bool
+
+
+def look() -> Look:
+    """Ask for everything that a tick may have to do, in one statement."""
     connection = connection_of()
     sql = sql_for(connection)
-    table = Schedule._meta.db_table
+    table, events = Schedule._meta.db_table, TriggerEvent._meta.db_table
     [row] = fetch(
         connection,
         f"SELECT {sql.now},"
         f" (SELECT min(next_run_at) FROM {table} WHERE enabled AND next_run_at IS NOT NULL),"
         f" (SELECT min(window_end) FROM {table} WHERE window_end IS NOT NULL),"
-        f" (SELECT min(paused_until) FROM {table} WHERE NOT enabled AND paused_until IS NOT NULL)",
+        f" (SELECT min(paused_until) FROM {table} WHERE NOT enabled"
+        " AND paused_until IS NOT NULL),"
+        f" EXISTS (SELECT 1 FROM {events} WHERE state = '{EventState.PENDING}')",
     )
-    now, *waits = (sql.ts_out(value) for value in row)
+    now, *waits = (sql.ts_out(value) for value in row[:4])
     assert now is not None
-    delays = [(wait - now).total_seconds() for wait in waits if wait is not None]
+    return Look(now, *waits, pending=bool(row[4]))
+
+
+def is_reached(at: datetime | None, seen: Look) -> bool:
+    """Whether an instant has come, by the clock of that look. Pure."""
+    return at is not None and at <= seen.now
+
+
+def delay_s(seen: Look, *, clean: bool) -> float:
+    """Return the seconds until the earliest instant that a tick waits for. Pure.
+
+    `clean` False: something failed and is tried again, but not at once.
+    """
+    waits = (seen.next_run_at, seen.window_end, seen.paused_until)
+    delays = [(wait - seen.now).total_seconds() for wait in waits if wait is not None]
     earliest = min(delays, default=conf.TICK_S)
     least = 0.0 if clean else RETRY_S
-    if earliest <= 0:
+    if earliest <= 0 or seen.pending:
         # Due, but not done in this tick: its row is locked by a person's edit.
+        earliest = 0.0
         least = max(least, BUSY_S)
     return min(max(earliest, least), conf.TICK_S)
 
