@@ -20,7 +20,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from coordination import workers
+from coordination import signals, workers
 from coordination.clock import Clock, SystemClock
 from coordination.conf import conf
 from coordination.database import Fragments, connection_of, fetch, run, sql_for, transaction
@@ -155,6 +155,7 @@ class Leadership:
                 "prev": previous,
             },
         )
+        signals.leader_acquired.send_robust(Leadership, name=self.name, owner=owner, epoch=epoch)
         return term
 
     def renew(
@@ -197,6 +198,7 @@ class Leadership:
             term, self._term = self._term, None
         if term is None:
             return False
+        self._tell_lost(term)
         connection = connection or connection_of()
         statement = _release_sql(sql_for(connection))
         released = run(connection, statement, (term.name, term.owner, term.epoch)) == 1
@@ -222,6 +224,7 @@ class Leadership:
                 term.epoch,
                 extra={"event": "lease.lost", "lease": term.name, "epoch": term.epoch},
             )
+            self._tell_lost(term)
 
     @staticmethod
     def current(name: str) -> Holder | None:
@@ -240,6 +243,12 @@ class Leadership:
             term.epoch,
             why,
             extra={"event": event, "lease": term.name, "epoch": term.epoch},
+        )
+        self._tell_lost(term)
+
+    def _tell_lost(self, term: Term) -> None:
+        signals.leader_lost.send_robust(
+            Leadership, name=term.name, owner=term.owner, epoch=term.epoch
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import Error as DatabaseFault
 
-from coordination import jobs, leases, workers
+from coordination import jobs, leases, signals, workers
 from coordination.clock import Clock
 from coordination.coordinator import reaper
 from coordination.coordinator.beat import Beat, Timing
@@ -78,6 +78,9 @@ class Membership:
             me.owner,
             ", ".join(self._roles),
             extra={"event": "worker.registered", "generation": self._fence.generation},
+        )
+        signals.worker_joined.send_robust(
+            Membership, owner=me.owner, generation=self._fence.generation
         )
 
     def lose(self, why: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from django.db import Error as DatabaseFault
 
-from coordination import identity, leases, loops, wakeups, workers
+from coordination import identity, leases, loops, signals, wakeups, workers
 from coordination.clock import Clock, SystemClock, jumped, read
 from coordination.conf import conf
 from coordination.coordinator import reaper
@@ -352,6 +352,7 @@ class Coordinator:
         if self.dispatcher is not None:
             self.dispatcher.abandon()
             self._claims_as = ""
+        signals.fenced.send_robust(Coordinator, why=why, generation=self.fence.generation)
 
     def _on_loss(self, why: str, generation: int) -> None:
         if self.embedded:

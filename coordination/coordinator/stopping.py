@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from django.db import Error as DatabaseFault
 
-from coordination import wakeups, workers
+from coordination import signals, wakeups, workers
 from coordination.conf import conf
 from coordination.database import connection_of
 from coordination.models import WorkerState
@@ -139,6 +139,9 @@ class OrderedStop:
         if not workers.leave(process.owner):
             raise DatabaseFault(f"{process.owner} was ended by somebody else")
         process.fence.deactivate()
+        signals.worker_left.send_robust(
+            type(process), owner=process.owner, generation=process.fence.generation
+        )
 
     def _try(self, what: str, step: object) -> bool:
         """Run one step; an outage is logged and the stop goes on."""

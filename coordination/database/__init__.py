@@ -9,12 +9,15 @@ I3  Fragments are written for `cursor.execute(sql, params)` with params given, e
 """
 
 from coordination.database.connections import (
+    OLDEST_SQLITE,
     alias,
     close_thread_connections,
     connection_of,
     dbnow,
     fetch,
     is_embedded,
+    is_postgres,
+    is_sqlite,
     open_private,
     own_connection,
     private_connection,
@@ -37,6 +40,7 @@ from coordination.database.fragments import (
 )
 
 __all__ = [
+    "OLDEST_SQLITE",
     "ArraySource",
     "DbNow",
     "DbNowIndexed",
@@ -50,6 +54,8 @@ __all__ = [
     "dbnow",
     "fetch",
     "is_embedded",
+    "is_postgres",
+    "is_sqlite",
     "json_in",
     "json_out",
     "open_private",

@@ -16,6 +16,8 @@ from coordination.conf import conf
 from coordination.database.fragments import as_utc, sql_for
 
 OWN_BUSY_TIMEOUT_S = 20
+OLDEST_SQLITE = (3, 35, 0)
+"""The first with UPDATE ... RETURNING (D1)."""
 
 
 def alias() -> str:
@@ -50,6 +52,16 @@ def dbnow(using: str | None = None, *, connection: BaseDatabaseWrapper | None = 
     fragments = sql_for(connection)
     [(value,)] = fetch(connection, f"SELECT {fragments.now}")
     return fragments.ts_out(value)
+
+
+def is_postgres(connection: BaseDatabaseWrapper) -> bool:
+    """Whether this connection's engine is PostgreSQL."""
+    return connection.vendor == "postgresql"
+
+
+def is_sqlite(connection: BaseDatabaseWrapper) -> bool:
+    """Whether this connection's engine is SQLite."""
+    return connection.vendor == "sqlite"
 
 
 def is_embedded(using: str | None = None) -> bool:
