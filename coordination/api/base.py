@@ -17,7 +17,7 @@ from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
 from django.core.exceptions import RequestDataTooBig
 from django.db import connections
 from django.db.utils import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.utils import translation
 from django.utils.cache import patch_vary_headers
@@ -81,11 +81,11 @@ class BaseView(APIView):
     request_id: str = ""
 
     @classmethod
-    def as_view(cls, **initkwargs: Any) -> Callable[..., HttpResponseBase]:
+    def as_view(cls, **initkwargs: Any) -> Any:
         """Return the view, outside the host's ATOMIC_REQUESTS (settled 30)."""
         view: Any = super().as_view(**initkwargs)
         view._non_atomic_requests = set(connections)
-        return view  # type: ignore[no-any-return]  # the attribute is Django's own convention
+        return view
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Answer in the caller's language, also where the host has no LocaleMiddleware."""
@@ -141,12 +141,10 @@ class BaseView(APIView):
 
     def body(self) -> dict[str, Any]:
         """Return the request's JSON object; an empty body is an empty object."""
-        data = self.request.data
-        if data is None or data == "":
+        data: Any = self.request.data
+        if isinstance(data, QueryDict):  # what DRF answers for a request without a body
             return {}
         if not isinstance(data, dict):
-            if hasattr(data, "dict"):  # no body at all: DRF answers with an empty QueryDict
-                return dict(data.dict())
             raise ProblemError(Code.MALFORMED, translation.gettext("Send a JSON object."))
         return data
 
@@ -204,7 +202,8 @@ def _authentication_classes() -> list[Callable[[], BaseAuthentication]]:
         return [import_string(path) for path in conf.API_AUTHENTICATION]
     # DRF publishes no way to ask whether the host has said anything at all.
     if "DEFAULT_AUTHENTICATION_CLASSES" in api_settings.user_settings:
-        return list(api_settings.DEFAULT_AUTHENTICATION_CLASSES)
+        host: Any = api_settings.DEFAULT_AUTHENTICATION_CLASSES  # imported by DRF at this access
+        return list(host)
     from django.apps import apps  # only here: which apps the host has is known late
 
     tokens = apps.is_installed("rest_framework.authtoken")

@@ -26,6 +26,11 @@ def path_to(request: HttpRequest | Request, name: str, **kwargs: Any) -> str | N
     return None
 
 
+def location(path: str | None) -> dict[str, str]:
+    """Return the Location header for a path that `path_to` found; none for one that it did not."""
+    return {"Location": path} if path else {}
+
+
 def problem_type(request: HttpRequest | Request, code: str) -> str:
     """Return the `type` of a problem: its help page, or `about:blank` where none is mounted."""
     return path_to(request, "coordination_api:problem", code=code) or "about:blank"

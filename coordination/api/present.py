@@ -52,8 +52,8 @@ def workers(rows: list[Worker]) -> list[dict[str, Any]]:
             into[owner] += count
     leads: dict[str, list[str]] = defaultdict(list)
     held = Lease.objects.using(alias()).filter(owner__in=ids).values_list("owner", "name")
-    for owner, name in held.order_by("name") if ids else ():
-        leads[str(owner)].append(name)
+    for holder, name in held.order_by("name") if ids else ():
+        leads[str(holder)].append(name)
     return [
         {
             "id": row.pk,

@@ -41,7 +41,7 @@ class ProblemRenderer(Renderer):
 class Negotiation(DefaultContentNegotiation):
     """By the Accept header alone: `?format=` is no parameter of ours."""
 
-    settings = SimpleNamespace(URL_FORMAT_OVERRIDE=None)
+    settings: Any = SimpleNamespace(URL_FORMAT_OVERRIDE=None)
 
 
 class Parser(JSONParser):

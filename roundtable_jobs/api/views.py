@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from coordination.api import params
-from coordination.api.links import path_to
+from coordination.api.links import location, path_to
 from coordination.api.lists import ListView
 from coordination.api.permissions import SIGNED_IN, may
 from coordination.api.problems import Code, Item, ProblemError, not_found
@@ -49,7 +49,7 @@ class RoundtableList(ListView, RoundtablesView):
     """`roundtables/`: newest first; the caller's own, or all with `view_all_jobs`."""
 
     needs = {"GET": SIGNED_IN, "POST": ADD}
-    filters: Mapping[str, params.Filter] = {
+    filters: ClassVar[Mapping[str, params.Filter]] = {
         "state": params.Filter("status", params.one_of(JobStatus.values)),
         "outcome": params.Filter("outcome", params.one_of(states.JobOutcome.values)),
         "mode": params.Filter("orchestration_mode", params.one_of(states.Mode.values)),
@@ -92,7 +92,7 @@ class RoundtableList(ListView, RoundtablesView):
     def answer(self, row: RoundtableJob, status: int) -> Response:
         """Answer the roundtable as it is now, with its address."""
         url = path_to(self.request, "roundtable_jobs_api:roundtable", id=row.pk)
-        headers = {"Location": url} if status == 201 else {"Idempotency-Replayed": "true"}
+        headers = location(url) if status == 201 else {"Idempotency-Replayed": "true"}
         return Response(_shown(self, row), status=status, headers=headers)
 
 

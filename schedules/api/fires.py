@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from rest_framework.request import Request
@@ -24,7 +24,7 @@ class FireList(ListView, SchedulesView):
 
     needs = {"GET": VIEW_FIRES}
     order = ("-fire_at", "-id")
-    filters: Mapping[str, params.Filter] = {
+    filters: ClassVar[Mapping[str, params.Filter]] = {
         "schedule": params.Filter("schedule", params.identifier),
         "key": params.Filter("schedule_key"),
         "kind": params.Filter("kind", params.one_of(states.FireKind.values)),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from coordination import reasons
 from coordination.api.problems import Item, invalid
 from coordination.api.serializers import instant
 from coordination.api.wire import canonical
@@ -46,8 +47,8 @@ def refuse(error: cron.CronError | PlanError, pointer: str) -> Exception:
     if isinstance(error, cron.CronError):
         where = "/timezone" if error.field == "timezone" else pointer
         found = {**error.params, "field": error.field}
-        said = present.reasons.render(error.code, error.params)
-        known = error.code in present.reasons.codes()
+        said = reasons.render(error.code, error.params)
+        known = error.code in reasons.codes()
         return invalid(Item(where, error.code, said if known else str(error), found))
     return invalid(Item(pointer, error.code, str(error), error.params))
 

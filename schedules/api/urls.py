@@ -18,5 +18,4 @@ urlpatterns = [
     path("schedules/<str:id>/preview/", actions.SchedulePreview.as_view(), name="schedule-preview"),
     path("fires/", fires.FireList.as_view(), name="fires"),
     path("fires/<str:id>/", fires.FireDetail.as_view(), name="fire"),
-    path("targets/", views.TargetList.as_view(), name="targets"),
 ]

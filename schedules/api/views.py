@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import Count, Q, QuerySet
 from django.utils.translation import gettext as _
@@ -12,14 +12,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from coordination.api import params
-from coordination.api.links import path_to
+from coordination.api.links import location, path_to
 from coordination.api.lists import ListView
 from coordination.api.preconditions import etag_of, seen_version
 from coordination.api.problems import Item, invalid
 from coordination.api.serializers import instant
 from coordination.database import alias, dbnow
 from coordination.redaction import redact
-from schedules import fires, states, targets
+from schedules import fires, states
 from schedules.api import present
 from schedules.api.base import ADD, API, CHANGE, DELETE, VIEW, SchedulesView
 from schedules.api.serializers import (
@@ -60,7 +60,7 @@ class ScheduleList(ListView, SchedulesView):
 
     needs = {"GET": VIEW, "POST": ADD}
     order = ("key",)
-    filters: Mapping[str, params.Filter] = {
+    filters: ClassVar[Mapping[str, params.Filter]] = {
         "state": params.Filter(_in_state, params.one_of(("on", "paused", "broken"))),
         "kind": params.Filter("kind", params.one_of(states.ScheduleKind.values)),
         "target": params.Filter("target"),
@@ -86,7 +86,7 @@ class ScheduleList(ListView, SchedulesView):
         return Response(
             present.schedule(row, request),
             status=201,
-            headers={"Location": url, "ETag": etag_of(row.version)},
+            headers={**location(url), "ETag": etag_of(row.version)},
         )
 
 
@@ -213,18 +213,3 @@ def _counters(mine: QuerySet[ScheduleFire]) -> dict[str, dict[str, int]]:
     }
     found = mine.filter(fire_at__gte=since["7d"]).aggregate(**counts)
     return {span: {kind: found[f"{span}_{kind}"] for kind in kinds} for span in since}
-
-
-class TargetList(SchedulesView):
-    """`targets/`: what schedules can start here."""
-
-    needs = {"GET": VIEW}
-    weak_etags = True
-
-    def get(self, request: Request) -> Response:
-        """Answer every registered target, by name."""
-        params.refuse_unknown(request, ())
-        found = sorted(targets.all(), key=lambda target: target.name)
-        return Response(
-            {"results": [{"name": target.name, "title": str(target.title)} for target in found]}
-        )

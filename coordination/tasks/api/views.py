@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from rest_framework.request import Request
@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from coordination import claims
 from coordination.api import jobs, params
 from coordination.api.base import BaseView
-from coordination.api.links import path_to
+from coordination.api.links import location, path_to
 from coordination.api.lists import ListView
 from coordination.api.permissions import TASKS
 from coordination.api.problems import not_found
@@ -32,7 +32,7 @@ class TaskList(ListView):
     """`tasks/`: newest first."""
 
     needs = {"GET": VIEW}
-    filters: Mapping[str, params.Filter] = {
+    filters: ClassVar[Mapping[str, params.Filter]] = {
         "state": params.Filter("status", params.one_of(JobStatus.values)),
         "task": params.Filter("kind"),
         "queue": params.Filter("queue"),
@@ -59,7 +59,7 @@ class _OneTask(BaseView):
         """Answer 202 with the run as it is after the verb."""
         row.refresh_from_db()
         url = path_to(self.request, "tasks_api:task", id=row.pk)
-        return Response(_detail(row, self.request), status=202, headers={"Location": url})
+        return Response(_detail(row, self.request), status=202, headers=location(url))
 
 
 class TaskDetail(_OneTask):
