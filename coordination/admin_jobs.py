@@ -45,6 +45,8 @@ class LeasedJobAdmin(ReadOnlyAdmin):
     ordering = ("-id",)
     cancel_permission = ""
     resume_permission = ""
+    refusals: tuple[type[Exception], ...] = ()
+    """What else the verbs of a subclass may raise without being at fault."""
 
     def has_cancel_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the user may cancel jobs of this model, or this one."""
@@ -56,13 +58,17 @@ class LeasedJobAdmin(ReadOnlyAdmin):
 
     def cancel(self, request: HttpRequest, job: LeasedJob) -> None:
         """Ask one job to stop. Raises StateConflict when it has ended, JobNotFound."""
-        claims.request_cancel(type(job), job.pk, by=request.user.get_username(), mode=self.mode)
+        claims.request_cancel(
+            type(job), job.pk, by=request.user.get_username(), mode=CancelMode.NOW
+        )
 
     def resume(self, request: HttpRequest, job: LeasedJob) -> None:
         """Let one job that failed or was cancelled run again. Raises as `cancel` does."""
         claims.resume(type(job), job.pk, by=request.user.get_username())
 
-    mode = CancelMode.NOW
+    def refusal_text(self, refusal: Exception) -> str:
+        """Return why a verb of the subclass refused, in the reader's language."""
+        return str(refusal)
 
     @admin.action(description=gettext_lazy("Cancel"), permissions=["cancel"])
     def cancel_jobs(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
@@ -105,6 +111,9 @@ class LeasedJobAdmin(ReadOnlyAdmin):
             return False
         except JobNotFound:
             self.message_user(request, _("Job %(job)s is gone.") % {"job": job}, messages.WARNING)
+            return False
+        except self.refusals as refusal:
+            self.message_user(request, self.refusal_text(refusal), messages.WARNING)
             return False
         self.told(
             request,

@@ -18,6 +18,7 @@ from typing import Any
 import environ
 
 from coordination import failpoints
+from project.demo import script
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 VAR_DIR = BASE_DIR / "var"
@@ -132,6 +133,14 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = VAR_DIR / "static"
 
+# Django's default keeps the traceback of a failed page from everybody when DEBUG is off.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "loggers": {"django.request": {"handlers": ["console"], "level": "ERROR"}},
+}
+
 TASKS = {"default": {"BACKEND": "coordination.tasks.DurableBackend", "QUEUES": []}}
 
 COORDINATION: dict[str, Any] = {}
@@ -145,7 +154,14 @@ ROUNDTABLE_JOBS: dict[str, Any] = {
         "default": {
             "BACKEND": "roundtable_jobs.seats.scripted.ScriptedSeats",
             "OPTIONS": {"delay_s": env.float("DEMO_SEAT_DELAY_S", default=0.0)},
-        }
+        },
+        "demo": {
+            "BACKEND": "roundtable_jobs.seats.scripted.ScriptedSeats",
+            "OPTIONS": {
+                "delay_s": env.float("DEMO_SEAT_DELAY_S", default=0.0),
+                "rules": script.rules(),
+            },
+        },
     }
 }
 if env.str("ROUNDTABLE_CALL_LOG", default=""):

@@ -17,8 +17,10 @@ from django.utils.translation import gettext_lazy
 from coordination import marks
 from coordination.admin_base import ReadOnlyAdmin, cell, has, register
 from coordination.admin_jobs import LeasedJobAdmin
-from coordination.jobs import CancelMode
+from coordination.jobs import LeasedJob
+from roundtable_jobs import store
 from roundtable_jobs.conf import conf
+from roundtable_jobs.errors import ActiveJobExists
 from roundtable_jobs.models import (
     RoundtableCall,
     RoundtableDraft,
@@ -35,7 +37,6 @@ TURNS_SHOWN = 200
 class RoundtableJobAdmin(LeasedJobAdmin):
     """One discussion: where it stands, what was said, where the result went."""
 
-    mode = CancelMode.AFTER_TURN
     cancel_permission = "roundtable_jobs.cancel_job"
     resume_permission = "roundtable_jobs.resume_job"
     list_display = (
@@ -94,6 +95,20 @@ class RoundtableJobAdmin(LeasedJobAdmin):
         "progress",
         "trace_context",
     )
+
+    refusals = (ActiveJobExists,)
+
+    def cancel(self, request: HttpRequest, job: LeasedJob) -> None:
+        """Ask the discussion to stop after the turn that is being spoken (C11)."""
+        store.cancel(job.pk, by=request.user.get_username())
+
+    def resume(self, request: HttpRequest, job: LeasedJob) -> None:
+        """Continue after the last committed step, unless another works on the draft (T13)."""
+        store.resume(job.pk, by=request.user.get_username())
+
+    def refusal_text(self, refusal: Exception) -> str:
+        """Name what holds the draft."""
+        return _("Another roundtable works on the same draft: %(why)s") % {"why": refusal}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the roundtables that this user may see."""

@@ -199,3 +199,16 @@ def test_instants_are_told_relative_to_the_database_clock_and_with_their_zone():
     assert "UTC" in marks.moment(now, now, "No/Where")
     assert marks.moment(None, now) == marks.EMPTY
     assert "(" not in marks.moment(now - dt.timedelta(days=2), now)
+
+
+@rule("architecture D7")
+def test_an_instant_in_a_reason_is_told_in_the_zone_of_the_reader():
+    from django.utils import timezone
+
+    from coordination import reasons
+
+    params = {"run": "0190", "since": "2026-03-29T01:00:00.006000+00:00"}
+    with timezone.override("Europe/Berlin"):
+        assert "since 2026-03-29 03:00:00 CEST" in reasons.render("overlap", params)
+    odd = {"run": "2026-99-99T99:99:99Z", "since": 7}
+    assert "2026-99-99T99:99:99Z" in reasons.render("overlap", odd)

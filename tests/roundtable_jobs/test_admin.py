@@ -37,8 +37,8 @@ def table(owner=None, **values):
 
 def speak(job, place, content="I think so.", **values):
     return RoundtableTurn.objects.create(
-        job=job, step=place, ordinal=0, round=1, kind="statement", agent_id="nora",
-        agent_name="Nora", role="seat", content=content, attempt=1, committed_at=dbnow(), **values,
+        job=job, step=place, ordinal=0, round=1, **{"kind": "statement", **values}, agent_id="nora",
+        agent_name="Nora", role="seat", content=content, attempt=1, committed_at=dbnow(),
     )  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""What `manage.py demo` seeds, shows and adds up."""

@@ -1,0 +1,224 @@
+"""`manage.py demo`: a whole cluster in a terminal, on SQLite, with nothing to install.
+
+Exit codes: 0 it ran and stopped in order; 1 something broke, the reason is on stderr; 2 usage.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from argparse import ArgumentParser
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+
+from coordination import status
+from coordination.database import close_thread_connections, dbnow
+from coordination.models import Worker, WorkerState
+from project.demo import feed, seed, stage, summary
+from project.demo.stage import DemoFailed, Folder, Player
+
+LOOK_EVERY_S = 0.5
+UNHEALTHY_LIMIT_S = 10.0
+SEAT_DELAY_S = "0.9"
+STAGED = "DEMO_FOLDER_LOCK"
+LOG_LEVEL = "WARNING"
+
+
+@dataclass
+class Show:
+    """One run: what was asked for, where it happens, who plays."""
+
+    for_s: float
+    out: TextIO
+    folder: Folder
+    players: list[Player] = field(default_factory=list)
+    shown: set[str] = field(default_factory=set)
+    unhealthy_since: float | None = None
+
+
+class Command(BaseCommand):
+    """Seed a database of its own, start web server and coordinator, and show what happens."""
+
+    help = "Show everything at work: seeds a SQLite database, serves the admin, runs a coordinator."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--for", type=float, default=0.0, dest="for_s", metavar="SECONDS",
+                            help="end by itself after so many seconds, with a summary")  # fmt: skip
+        parser.add_argument("--json", action="store_true", dest="as_json",
+                            help="print the summary as one JSON document on stdout")  # fmt: skip
+        parser.add_argument("--port", type=int, default=0, help="port of the web server")
+        parser.add_argument("--keep", action="store_true",
+                            help="keep the database under var/demo and use it again")  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the demo; end with a reason and code 1 when anything in it breaks."""
+        if STAGED not in os.environ:
+            self._stage(options["keep"])
+        signal.signal(signal.SIGTERM, _interrupt)
+        lock = int(os.environ[STAGED])
+        path = Path(settings.DATABASES["default"]["NAME"]).parent
+        folder = Folder(path, lock, options["keep"])
+        out = sys.stderr if options["as_json"] else sys.stdout
+        show = Show(options["for_s"], out, folder)
+        try:
+            found = self._run(show, options["port"] or stage.free_port())
+        except DemoFailed as failure:
+            raise CommandError(str(failure)) from failure
+        finally:
+            self._stop(show)
+            close_thread_connections()
+            folder.leave()
+        if options["as_json"]:
+            sys.stdout.write(found.as_json() + "\n")
+        else:
+            self._say(show, _sums(found))
+
+    def _stage(self, keep: bool) -> None:
+        """Start this command again in a folder of its own, with the settings that say so.
+
+        A new process image, because settings and apps are loaded by now; the pid stays.
+        """
+        try:
+            folder = Folder.claim(settings.VAR_DIR, keep=keep)
+        except DemoFailed as failure:
+            raise CommandError(str(failure)) from failure
+        os.set_inheritable(folder.lock, True)
+        environ = {
+            **os.environ,
+            STAGED: str(folder.lock),
+            "DATABASE_URL": f"sqlite:///{folder.database}",
+            "DEMO_SEAT_DELAY_S": os.environ.get("DEMO_SEAT_DELAY_S", SEAT_DELAY_S),
+            "PYTHONUNBUFFERED": "1",
+        }
+        os.execve(sys.executable, [sys.executable, *sys.argv], environ)  # noqa: S606
+
+    def _run(self, show: Show, port: int) -> summary.Summary:
+        call_command("migrate", verbosity=0, interactive=False)
+        began = dbnow()
+        people = seed.seed()
+        url = f"http://127.0.0.1:{port}/"
+        self._start(show, port, url)
+        self._say(show, _block(url, people, show))
+        led_by = self._follow(show)
+        self._stop(show, orderly=True)
+        return summary.summarise(led_by, began, dbnow())
+
+    def _start(self, show: Show, port: int, url: str) -> None:
+        manage = str(settings.BASE_DIR / "manage.py")
+        web = stage.start(
+            "web server",
+            show.folder,
+            [manage, "runserver", "--noreload", "--insecure", "--skip-checks",
+             f"127.0.0.1:{port}"],
+            os.environ,
+        )  # fmt: skip
+        show.players.append(web)
+        worker = stage.start("coordinator", show.folder, [manage, "run_coordinator"], os.environ)
+        show.players.append(worker)
+        stage.wait_for_web(url, web)
+        until = time.monotonic() + stage.START_LIMIT_S
+        while not Worker.objects.filter(state=WorkerState.ALIVE).exists():
+            if (why := worker.died()) or time.monotonic() > until:
+                raise DemoFailed(why or f"The coordinator did not join.\n{worker.tail()}")
+            time.sleep(LOOK_EVERY_S / 4)
+
+    def _follow(self, show: Show) -> summary.Leader:
+        """Show every line as it happens until the time is over or somebody interrupts.
+
+        Returns who led. Raises DemoFailed when a process dies or the cluster stays unhealthy.
+        """
+        ends = time.monotonic() + show.for_s if show.for_s else float("inf")
+        led_by = summary.Leader(None, None)
+        try:
+            while time.monotonic() < ends:
+                self._look(show)
+                found = summary.leader()
+                led_by = found if found.owner else led_by
+                time.sleep(LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            self._say(show, ["", "Stopping in order; once more to stop at once."])
+        return led_by
+
+    def _look(self, show: Show) -> None:
+        for player in show.players:
+            if why := player.died():
+                raise DemoFailed(why)
+        lines = [line for line in reversed(feed.happenings()) if line.key not in show.shown]
+        show.shown.update(line.key for line in lines)
+        self._say(show, [_line(line) for line in lines])
+        verdict = status.verdict()
+        if verdict.healthy:
+            show.unhealthy_since = None
+            return
+        show.unhealthy_since = show.unhealthy_since or time.monotonic()
+        if verdict.code == status.LOOP_BROKEN or (
+            time.monotonic() - show.unhealthy_since > UNHEALTHY_LIMIT_S
+        ):
+            tails = "\n".join(f"{player.name}:\n{player.tail()}" for player in show.players)
+            raise DemoFailed(f"{verdict.text()}\n{tails}")
+
+    def _stop(self, show: Show, *, orderly: bool = False) -> None:
+        """Stop both processes at the same time; harmless twice.
+
+        With `orderly`, raises DemoFailed when the coordinator did not stop clean.
+        """
+        players, show.players = show.players, []
+        for player in players:
+            player.stop()
+        codes = {player.name: player.wait() for player in players}
+        if orderly and codes.get("coordinator"):
+            tail = next(p.tail() for p in players if p.name == "coordinator")
+            raise DemoFailed(
+                f"The coordinator did not stop in order: exit code {codes['coordinator']}.\n{tail}"
+            )
+
+    def _say(self, show: Show, lines: list[str]) -> None:
+        for line in lines:
+            print(line, file=show.out, flush=True)
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _block(url: str, people: seed.People, show: Show) -> list[str]:
+    ends = f"ends by itself after {show.for_s:.0f} s" if show.for_s else "runs until Ctrl-C"
+    kept = "kept" if show.folder.keep else "removed at the end"
+    return [
+        "",
+        f"  django-roundtable demo   {url}   ({ends}; Ctrl-C stops it in order)",
+        f"  admin   {url}admin/   user {people.admin}, password {people.password}",
+        f"  REST    {url}api/v1/   Authorization: Token {people.token}",
+        f"  data    {show.folder.database} ({kept})",
+        "",
+        "  In the next minute: demo/pulse fires every 5 s, its task takes 7, so every other fire",
+        "  is skipped and says why; fetch_rates fails twice and is retried; three events about",
+        "  prices become one fire of demo/on-prices; four scripted seats hold a roundtable;",
+        "  demo/minutely fires at the full minute.",
+        "",
+    ]
+
+
+def _line(line: feed.Happening) -> str:
+    # The terminal shows the time of its own clock on the wall.
+    return f"{line.at.astimezone():%H:%M:%S}  {line.glyph} {line.subject:<18} {line.text}"
+
+
+def _sums(found: summary.Summary) -> list[str]:
+    skips = ", ".join(f"{code} {count}" for code, count in found.skips.items()) or "none"
+    jobs = ", ".join(f"{state} {count}" for state, count in found.jobs.items()) or "none"
+    return [
+        "",
+        f"  {found.fires} fires (skips: {skips}); jobs: {jobs}; {found.turns} turns",
+        f"  led by {found.leader} in epoch {found.epoch}; {found.takeovers} take-overs",
+        f"  audit: {found.lost} lost, {found.double} double",
+    ]
