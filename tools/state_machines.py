@@ -21,8 +21,8 @@ def render() -> str:
     lines = [
         "# State machines",
         "",
-        "Generated from `coordination.jobs.TRANSITIONS` by `python -m tools.state_machines`; do not",
-        "edit. A test performs every edge on both engines and compares.",
+        "Generated from `coordination.jobs.TRANSITIONS` by `python -m tools.state_machines`; do",
+        "not edit. A test performs every edge on both engines and compares.",
         "",
         "## Leased work",
         "",
@@ -34,7 +34,7 @@ def render() -> str:
         "| --- | --- | --- | --- |",
         *(_row(edge) for edge in jobs.TRANSITIONS),
         "",
-        "An edge with a release's name instead of a function is vocabulary: nothing performs it yet.",
+        "An edge marked `later` is vocabulary: nothing performs it yet.",
         "",
     ]
     return "\n".join(lines)

@@ -1,8 +1,8 @@
 """A host that mounts the cluster's API under a namespace of its own, and views for the edge."""
 
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError
-from django.http import Http404
+from django.db import OperationalError, connection
+from django.http import Http404, JsonResponse
 from django.urls import include, path
 from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
@@ -60,7 +60,21 @@ class Fault(BaseView):
         raise FAULTS[kind]()
 
 
+class Atomic(BaseView):
+    needs = {"GET": ANYONE}
+
+    def get(self, request):
+        return Response({"atomic": connection.in_atomic_block})
+
+
+def host_view(request):
+    """A view of the host's own, for comparison."""
+    return JsonResponse({"atomic": connection.in_atomic_block})
+
+
 edge = [
+    path("atomic/", Atomic.as_view(), name="atomic"),
+    path("host/", host_view, name="host"),
     path("echo/", Echo.as_view(), name="echo"),
     path("fault/<str:kind>/", Fault.as_view(), name="fault"),
 ]

@@ -5,7 +5,6 @@ import json
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connections
-from django.urls import resolve
 from rest_framework.test import APIClient
 
 from coordination.api.problems import STATUS, Code
@@ -264,9 +263,11 @@ def test_head_is_answered_like_get(client):
 
 
 @rule("settled 30")
-def test_no_view_runs_inside_the_hosts_atomic_requests():
-    view = resolve(ECHO).func
-    assert view._non_atomic_requests == set(connections)
+@pytest.mark.django_db(transaction=True)
+def test_no_view_runs_inside_the_hosts_atomic_requests(client, monkeypatch):
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    assert client.get("/host/v1/host/").json() == {"atomic": True}
+    assert client.get("/host/v1/atomic/").json() == {"atomic": False}
 
 
 def test_text_goes_out_as_utf_8_and_compact(client):

@@ -1,4 +1,4 @@
-"""The state table and the code: each edge has its one function, and no function leaves the table."""
+"""The state table and the code: each edge has its function, and no function leaves the table."""
 
 import itertools
 
