@@ -8,7 +8,6 @@ from typing import Any
 
 from django.contrib.auth.base_user import AbstractBaseUser
 
-from coordination.database import DbNow
 from schedules.fires import settings
 from schedules.models import Schedule, ScheduleChange
 
@@ -57,11 +56,16 @@ def write(
     verb: str,
     fields: Mapping[str, Any],
     *,
+    at: datetime,
     actor: Actor,
     via: str,
     note: str = "",
 ) -> ScheduleChange:
-    """Insert one entry, in the transaction of the change that it tells."""
+    """Insert one entry, in the transaction of the change that it tells.
+
+    `at` is the reading of the database's clock by which the verb judged: what was due until
+    then belongs to the old settings, what is due later to the new ones (H4).
+    """
     return ScheduleChange.objects.create(
         schedule=row,
         schedule_key=row.key,
@@ -72,5 +76,5 @@ def write(
         actor=user_of(actor),
         actor_name=name_of(actor),
         via=via,
-        at=DbNow(),
+        at=at,
     )

@@ -57,7 +57,7 @@ def create(fields: Mapping[str, Any], *, actor: Actor, via: str) -> Schedule:
         if not row.enabled:
             row.paused_at, row.paused_by = now, row.created_by
         _insert(row)
-        changes.write(row, _ON.CREATE, changes.of_new(row), actor=actor, via=via)
+        changes.write(row, _ON.CREATE, changes.of_new(row), at=now, actor=actor, via=via)
         _wake()
     return row
 
@@ -106,7 +106,7 @@ def edit(
         if diff:
             _refuse(settings.check(row, now=now, changed=frozenset(diff)))
             _store(row, was, diff, now, actor=actor)
-            changes.write(row, _ON.EDIT, diff, actor=actor, via=via, note=note)
+            changes.write(row, _ON.EDIT, diff, at=now, actor=actor, via=via, note=note)
             _wake()
     return row
 
@@ -138,7 +138,7 @@ def pause(
         row.enabled, row.pause_note, row.paused_until = False, note, until
         diff = changes.diff(before, changes.snapshot(row))
         _store(row, was, diff, now, actor=actor)
-        changes.write(row, _ON.PAUSE, diff, actor=actor, via=via, note=note)
+        changes.write(row, _ON.PAUSE, diff, at=now, actor=actor, via=via, note=note)
     return row
 
 
@@ -160,7 +160,7 @@ def resume(
         _refuse(settings.check(row, now=now, changed=frozenset({"enabled"})))
         diff = changes.diff(before, changes.snapshot(row))
         _store(row, was, diff, now, actor=actor)
-        changes.write(row, _ON.RESUME, diff, actor=actor, via=via, note=note)
+        changes.write(row, _ON.RESUME, diff, at=now, actor=actor, via=via, note=note)
         _wake()
     return row
 
@@ -174,9 +174,11 @@ def delete(
     ScheduleNotFound or StaleVersion.
     """
     with transaction():
-        row, _now = locked(schedule_id, version)
+        row, now = locked(schedule_id, version)
         outbox.drop(row, "dropped_deleted", {"by": changes.name_of(actor)})
-        changes.write(row, _ON.DELETE, changes.of_deleted(row), actor=actor, via=via, note=note)
+        changes.write(
+            row, _ON.DELETE, changes.of_deleted(row), at=now, actor=actor, via=via, note=note
+        )
         row.delete(using=alias())
 
 

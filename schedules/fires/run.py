@@ -65,6 +65,7 @@ def run_now(
             row,
             states.ChangeVerb.RUN,
             {"fire": [None, str(fire.id)]},
+            at=now,
             actor=actor,
             via=via,
             note=note,
