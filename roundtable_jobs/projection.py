@@ -17,6 +17,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from roundtable_jobs.states import JobOutcome, TurnRole
+
 __all__ = ["Draft", "JobView", "project", "projected", "run_id"]
 
 BASE, DIALOGUES = "base", "step2RoundtableDialogues"
@@ -106,7 +108,8 @@ def project(job: JobView, draft: Draft) -> Draft:
         runs[runs.index(earlier)] = run
     step2["runs"] = runs
     document["step2"] = step2
-    reported = job.status == "done" and job.step3 is not None
+    # Only a job that is done has an outcome.
+    reported = job.outcome is not None and job.step3 is not None
     computed = REPORTED_STEP if reported else DISCUSSED_STEP
     document["furthest_step"] = max(_whole(document.get("furthest_step")), computed)
     return Draft(document, draft.version)
@@ -161,7 +164,7 @@ def _fields(job: JobView, earlier: Mapping[str, object] | None) -> dict[str, obj
     """Return the run as the job alone would write it; every seat is in it, silent ones too."""
     snapshot = job.snapshot
     budget = _mapping(snapshot.get("budget"))
-    spoken = [entry for entry in job.dialogues if entry.get("role") == "leader"]
+    spoken = [entry for entry in job.dialogues if entry.get("role") == TurnRole.LEADER]
     leader_said = [entry for entry in spoken if entry.get("skipped") is None]
     report = job.step3 if job.step3 is not None else (earlier or {}).get("step3")
     return {
@@ -174,7 +177,7 @@ def _fields(job: JobView, earlier: Mapping[str, object] | None) -> dict[str, obj
         "coordinatorName": job.coordinator_name,
         DIALOGUES: [dict(entry) for entry in job.dialogues],
         "lastLeaderContent": leader_said[-1].get("content", "") if leader_said else "",
-        "hasConsensus": job.outcome == "consensus",
+        "hasConsensus": job.outcome == JobOutcome.CONSENSUS,
         "consensusPercentage": job.consensus_percentage,
         "budgetLimit": budget.get("tokens") or 0,
         "orchestrationMode": job.mode,

@@ -14,19 +14,25 @@ from dataclasses import dataclass, field
 from roundtable_jobs.consensus import Ballot, Measurement, Settings, measure, read_ballot
 from roundtable_jobs.novelty import repeats
 from roundtable_jobs.snapshot import Snapshot
+from roundtable_jobs.states import TurnKind, TurnRole, TurnState
 
-# Kinds, roles and states of a turn; `states.py` gives them their labels.
+# Plain strings: the pure modules hash and compare them, and never show them.
 PLAN, OPENING, STATEMENT, MOTION, BALLOT, SUMMARY, REPORT = (
-    "plan",
-    "opening",
-    "statement",
-    "motion",
-    "ballot",
-    "summary",
-    "report",
+    kind.value
+    for kind in (
+        TurnKind.PLAN,
+        TurnKind.OPENING,
+        TurnKind.STATEMENT,
+        TurnKind.MOTION,
+        TurnKind.BALLOT,
+        TurnKind.SUMMARY,
+        TurnKind.REPORT,
+    )
 )
-LEADER, SEAT, USER, SYSTEM = "leader", "seat", "user", "system"
-COMMITTED, SKIPPED = "committed", "skipped"
+LEADER, SEAT, USER, SYSTEM = (
+    role.value for role in (TurnRole.LEADER, TurnRole.SEAT, TurnRole.USER, TurnRole.SYSTEM)
+)
+COMMITTED, SKIPPED = TurnState.COMMITTED.value, TurnState.SKIPPED.value
 
 
 @dataclass(frozen=True)

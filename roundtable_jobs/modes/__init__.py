@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from roundtable_jobs.snapshot import Snapshot
+from roundtable_jobs.states import JobOutcome, Mode
 from roundtable_jobs.transcript import Turn
 
 __all__ = ["AVAILABLE", "KNOWN", "Part", "State", "Step", "Stop", "available", "planner"]
 
-KNOWN = ("recommend", "round_robin", "chain", "debate", "delphi", "council")
+KNOWN = tuple(Mode.values)
 """Every mode by name; `AVAILABLE` says which of them this release performs."""
 
-STOPPED_EARLY, BUDGET, DEADLINE = "stopped_early", "budget", "deadline"
+STOPPED_EARLY, BUDGET, DEADLINE = (
+    outcome.value for outcome in (JobOutcome.STOPPED_EARLY, JobOutcome.BUDGET, JobOutcome.DEADLINE)
+)
 PRESSURES = (STOPPED_EARLY, BUDGET, DEADLINE)
 
 
@@ -85,10 +88,10 @@ def available() -> Mapping[str, Planner]:
     """Return the modes that this release performs, by name."""
     from roundtable_jobs.modes import round_robin  # the modes import the shapes above
 
-    return MappingProxyType({"round_robin": round_robin.next})
+    return MappingProxyType({Mode.ROUND_ROBIN.value: round_robin.next})
 
 
-AVAILABLE = ("round_robin",)
+AVAILABLE = (Mode.ROUND_ROBIN.value,)
 """Names of `available()`; others are refused at create with this list."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 
-from roundtable_jobs.modes import Part, State, Step, Stop
+from roundtable_jobs.modes import STOPPED_EARLY, Part, State, Step, Stop
 from roundtable_jobs.modes.stopping import outcome_after_round
 from roundtable_jobs.snapshot import Snapshot, digest
 from roundtable_jobs.transcript import (
@@ -89,7 +89,7 @@ def _wind_up(state: State) -> Step:
     if complete:
         return _report(state, outcome_after_round(state, current) or str(state.pressure))
     said = any(turn.said for turn in of_kind(done, STATEMENT, current)) if current else False
-    if state.pressure == "stopped_early" and said and not of_kind(done, MOTION, current):
+    if state.pressure == STOPPED_EARLY and said and not of_kind(done, MOTION, current):
         return _leader(state, MOTION, current)
     return _report(state, str(state.pressure))
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from roundtable_jobs.consensus import disagreement_is_stable, reached
 from roundtable_jobs.modes import State
+from roundtable_jobs.states import JobOutcome
 from roundtable_jobs.transcript import measurements, says_nothing_new
 
 CONSENSUS, STABLE_DISAGREEMENT, MAX_ROUNDS, NO_NEW_CONTENT = (
-    "consensus",
-    "stable_disagreement",
-    "max_rounds",
-    "no_new_content",
+    outcome.value
+    for outcome in (
+        JobOutcome.CONSENSUS,
+        JobOutcome.STABLE_DISAGREEMENT,
+        JobOutcome.MAX_ROUNDS,
+        JobOutcome.NO_NEW_CONTENT,
+    )
 )
 
 

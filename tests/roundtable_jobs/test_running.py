@@ -23,6 +23,7 @@ from tests.roundtable_jobs.table import (
     spoken,
     take_over,
 )
+from tests.support.drawn import drawn
 from tests.support.rules import rule
 
 pytestmark = pytest.mark.django_db
@@ -116,7 +117,7 @@ def undisturbed():
 
 
 @rule("roundtable C1", "roundtable C2", "roundtable C3", "roundtable C4", "settled 48")
-@pytest.mark.parametrize(("name", "nth"), CRASH_POINTS)
+@pytest.mark.parametrize(("name", "nth"), drawn(CRASH_POINTS))
 def test_a_crash_repeats_no_turn_and_loses_no_call(table, tmp_path, name, nth):
     places, asked = undisturbed()
     log = tmp_path / "calls"
