@@ -133,6 +133,10 @@ class Beat:
         place = self._place
         if place is None:
             return True
+        if self._fence.stale():
+            # Renewing now would revive executions that may have been taken over (SF2).
+            self._fence.trip("the lease ran out before the beat", generation=place.generation)
+            return True
         sent = self._clock.now()
         try:
             confirmed = self._renew(place, sent)

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 NOT_LEADING_POLL_S = 1.0
 STALL_INTERVALS = 3
 STALL_LEAST_S = 5.0
+FIRST_RETRY_S = 0.5
 
 
 class Duty:
@@ -38,6 +39,7 @@ class Duty:
         self._name_connection = name_connection
         self.bell = wakeups.Bell(*loop.wake_on)
         self.error = ""
+        self._failures = 0
         self.ticks = 0
         self._busy_since: float | None = None
         self._ticked_at: float | None = None
@@ -79,7 +81,11 @@ class Duty:
             self._busy_since = None
             self.ticks += 1
             self._settle_connection()
-        return self.loop.every_s
+        return self._retry_s()
+
+    def _retry_s(self) -> float:
+        """Sooner than the cadence after a first failure: most are outages that have passed."""
+        return min(self.loop.every_s, FIRST_RETRY_S * 2.0 ** min(self._failures, 10))
 
     def stalled(self) -> bool:
         """Whether one tick has been running for three intervals, five seconds at least (HB6)."""
@@ -111,8 +117,10 @@ class Duty:
                 extra={"event": "loop.recovered", "loop": self.loop.name},
             )
         self.error = ""
+        self._failures = 0
 
     def _failed(self, error: Exception) -> None:
+        self._failures += 1
         text = type(error).__name__
         if text == self.error:
             logger.debug("%s fails as before.", self.loop.name, exc_info=error)
@@ -122,7 +130,7 @@ class Duty:
             "%s failed (%s). It runs again in %g s; the other loops go on.",
             self.loop.name,
             error,
-            self.loop.every_s,
+            self._retry_s(),
             exc_info=error,
             extra={"event": "loop.failed", "loop": self.loop.name, "error": text},
         )

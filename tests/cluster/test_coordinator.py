@@ -1,0 +1,268 @@
+"""Real coordinators: leading, handing over, dying, waking up, and their exit codes."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from tests.support.cluster import LEASE_S, administer, wait
+from tests.support.rules import rule
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def postgres_only(engine):
+    """Several coordinators need PostgreSQL: on SQLite the file lock admits one (SQ1)."""
+    if engine != "postgres":
+        pytest.skip("SQLite takes one coordinator at a time (coordination SQ1)")
+
+
+@rule("interfaces M-1", "interfaces M-2", "interfaces M-4", "interfaces M-5", "coordination LL4")
+def test_a_coordinator_says_who_it_is_leads_and_leaves_clean_on_sigterm(cluster):
+    process = cluster.start()
+    won = process.wait_event("lease.acquired")
+    assert won["lease"] == "scheduler"
+    assert won["epoch"] == 1
+    wait(lambda: "ready " in process.text(), what="the banner")
+    plain = [line for line in process.text().splitlines() if not line.startswith("{")]
+    # Above it stand the warnings of the checks: a lease of a second is no advice.
+    banner = plain[next(i for i, line in enumerate(plain) if line.startswith("coordinator ")) :]
+    assert 5 <= len(banner) <= 14
+    assert won["worker"] in banner[1]
+
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0, process.text()
+    names = [event["event"] for event in process.events()]
+    assert names.index("worker.stopping") < names.index("lease.released")
+    assert names.index("lease.released") < names.index("worker.left")
+    assert process.events("worker.left")[0]["clean"] is True
+
+    found = cluster.status()
+    assert found["verdict"]["code"] == "cluster.no_worker"
+    [worker] = found["workers"]
+    assert (worker["state"], worker["end_evidence"]) == ("left", "E0")
+    assert found["leases"][0]["owner"] is None
+
+
+@rule("coordination LL4", "coordination LL8", "coordination LL10", "coordination WU1")
+def test_a_standby_leads_at_once_when_the_leader_is_terminated(cluster, postgres_only):
+    leader = cluster.start(COORDINATION_LEASE_S="30")
+    leader.wait_event("lease.acquired")
+    standby = cluster.start(COORDINATION_LEASE_S="30")
+    standby.wait_event("worker.registered")
+    wait(lambda: _listens(cluster, 2), what="both listen")
+    leader.send(signal.SIGTERM)
+    won = standby.wait_event("lease.acquired", seconds=5)
+    assert won["epoch"] == 2
+    # The lease is 30 s long: only the hand-over can be that fast.
+    assert won["gap_s"] < 2
+    history = cluster.status()["history"][0]
+    assert (history["cause"], history["epoch"]) == ("released", 2)
+    assert leader.wait() == 0
+
+
+def _listens(cluster, n):
+    workers = [w for w in cluster.status()["workers"] if w["state"] == "alive"]
+    return len([w for w in workers if w["info"].get("listen") == "on"]) == n
+
+
+@rule("coordination CK4", "coordination TK1", "coordination TK2", "coordination LL1")
+def test_a_killed_leader_is_taken_over_after_its_silence(cluster, postgres_only):
+    leader = cluster.start()
+    leader.wait_event("lease.acquired")
+    other = cluster.start()
+    other.wait_event("worker.registered")
+    killed = time.monotonic()
+    leader.send(signal.SIGKILL)
+    won = other.wait_event("lease.acquired", seconds=10)
+    led_after = time.monotonic() - killed
+    taken = other.wait_event("job.taken_over", seconds=10)
+    taken_after = time.monotonic() - killed
+    assert taken["evidence"] == "E3"
+    assert taken["cause"] == "silent"
+    # Not before a lease is over by anybody's clock; late bounds are generous for a busy machine.
+    assert 0.5 * LEASE_S < led_after < 6
+    assert LEASE_S < taken_after < 8
+    assert won["epoch"] == 2
+    found = cluster.status()
+    assert found["history"][0]["cause"] == "expired"
+    dead = next(w for w in found["workers"] if w["pid"] == leader.pid)
+    assert (dead["state"], dead["end_evidence"]) == ("lost", "E3")
+
+
+@rule("coordination SQ1", "settled 26", "interfaces M-5")
+def test_a_second_coordinator_on_sqlite_exits_7(cluster, engine):
+    if engine != "sqlite":
+        pytest.skip("PostgreSQL has no file lock: coordinators share it")
+    first = cluster.start()
+    first.wait_event("lease.acquired")
+    second = cluster.start()
+    assert second.wait() == 7
+    assert f"pid {first.pid}" in second.text()
+    assert first.popen.poll() is None
+
+
+@rule("coordination SQ1", "coordination TK1")
+def test_after_a_kill_the_next_coordinator_on_sqlite_takes_everything_over_at_once(cluster, engine):
+    if engine != "sqlite":
+        pytest.skip("the proof is SQLite's file lock")
+    first = cluster.start(COORDINATION_LEASE_S="600")
+    first.wait_event("lease.acquired")
+    first.send(signal.SIGKILL)
+    first.wait()
+    second = cluster.start(COORDINATION_LEASE_S="600")
+    won = second.wait_event("lease.acquired", seconds=10)
+    assert won["epoch"] == 2
+    taken = second.events("job.taken_over")[0]
+    assert (taken["evidence"], taken["cause"]) == ("E1", "file lock was free")
+    assert cluster.status()["history"][0]["cause"] == "proved dead"
+
+
+@rule("coordination SF2", "coordination SF6", "coordination ID1", "coordination WR2")
+def test_a_stopped_process_fences_itself_on_waking_and_comes_back_as_another(
+    cluster, postgres_only
+):
+    process = cluster.start()
+    won = process.wait_event("lease.acquired")
+    process.send(signal.SIGSTOP)
+    time.sleep(3 * LEASE_S)  # the fault itself: a stop of three leases
+    process.send(signal.SIGCONT)
+    tripped = process.wait_event("fence.tripped")
+    assert tripped["generation"] == 1
+    again = process.wait_event("worker.registered", n=2)
+    assert again["worker"] != won["worker"]
+    leads = process.wait_event("lease.acquired", n=2)
+    assert leads["epoch"] == 2
+    old = wait(
+        lambda: next(
+            w
+            for w in cluster.status()["workers"]
+            if w["id"] == won["worker"] and w["state"] == "lost"
+        ),
+        what="the old identity is lost",
+    )
+    assert old["end_evidence"] in ("E0", "E3")
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+@rule("coordination SF1")
+def test_a_stop_shorter_than_half_a_lease_fences_nobody(cluster, postgres_only):
+    process = cluster.start(COORDINATION_LEASE_S="6")
+    process.wait_event("lease.acquired")
+    process.send(signal.SIGSTOP)
+    time.sleep(2.0)  # the fault itself
+    process.send(signal.SIGCONT)
+    before = _beat(cluster, process)
+    wait(lambda: _beat(cluster, process) > before, what="it renews again")
+    assert process.events("fence.tripped") == []
+
+
+def _beat(cluster, process):
+    rows = [w for w in cluster.status()["workers"] if w["pid"] == process.pid]
+    return rows[0]["beat_seq"]
+
+
+@rule("coordination HB2", "coordination SF2")
+def test_a_lost_beat_connection_is_replaced_without_a_trip(cluster, postgres_only):
+    process = cluster.start(COORDINATION_LEASE_S="6")
+    won = process.wait_event("lease.acquired")
+    [[(ended,)]] = administer(
+        cluster.url,
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        f"WHERE application_name = '{won['worker'][:63]}' AND pid <> pg_backend_pid()",
+    )
+    assert ended >= 3
+    before = _beat(cluster, process)
+    wait(lambda: _beat(cluster, process) > before + 1, what="it renews again")
+    assert process.events("fence.tripped") == []
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+@rule("settled 17")
+def test_every_connection_of_a_worker_carries_its_owner_id(cluster, postgres_only):
+    process = cluster.start(COORDINATION_LEASE_S="6")
+    won = process.wait_event("lease.acquired")
+    wait(lambda: _listens(cluster, 1), what="the listener is there")
+    [rows] = administer(
+        cluster.url,
+        "SELECT DISTINCT application_name FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    assert rows == [(won["worker"][:63],)]
+
+
+@rule("interfaces M-6")
+def test_once_ticks_each_role_and_ends(cluster):
+    done = cluster.manage("run_coordinator", "--once", "--log-format", "json")
+    assert done.returncode == 0, done.stderr
+    assert '"lease.acquired"' in done.stderr
+    assert done.stdout == ""
+
+
+@rule("interfaces M-6", "settled 15")
+def test_check_prints_the_verdict_of_the_status_command(cluster):
+    idle = cluster.manage("run_coordinator", "--check")
+    assert idle.returncode == 6
+    assert "No coordinator is running" in idle.stdout
+    process = cluster.start()
+    process.wait_event("lease.acquired")
+    wait(
+        lambda: cluster.manage("run_coordinator", "--check").returncode == 0,
+        what="the verdict is good",
+    )
+    shown = cluster.manage("coordination_status")
+    assert shown.returncode == 0
+    assert "epoch 1" in shown.stdout
+    assert max(len(line) for line in shown.stdout.splitlines()) <= 100
+
+
+@rule("settled 15")
+def test_without_the_scheduler_role_nobody_leads_and_the_verdict_says_so(cluster):
+    process = cluster.start("--roles", "dispatcher")
+    process.wait_event("worker.registered")
+    found = cluster.status()
+    assert found["verdict"]["code"] == "cluster.no_scheduler"
+    assert found["leases"] == []
+    assert process.events("lease.acquired") == []
+
+
+@rule("interfaces M-5")
+def test_a_second_signal_ends_it_at_once_with_130(cluster):
+    process = cluster.start()
+    process.wait_event("lease.acquired")
+    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.wait() == 130
+
+
+@rule("interfaces M-5")
+def test_an_unreachable_database_is_exit_3_and_an_unknown_role_2(cluster, engine):
+    wrong = "sqlite:////nowhere/at/all.sqlite3"
+    if engine == "postgres":
+        wrong = "postgres://postgres@/postgres?host=/nowhere"
+    done = cluster.manage("run_coordinator", "--wait", "0", DATABASE_URL=wrong)
+    assert done.returncode == 3
+    assert "error:" in done.stderr
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr
+    role = cluster.manage("run_coordinator", "--roles", "leader")
+    assert role.returncode == 2
+    assert "the roles are scheduler, dispatcher, webhooks, janitor" in role.stderr
+
+
+@rule("architecture D3", "jobs J2")
+def test_the_writers_command_lists_every_guard_and_passes(cluster):
+    done = cluster.manage("coordination_writers", "--json")
+    assert done.returncode == 0, done.stdout
+    found = json.loads(done.stdout)
+    assert found["ok"]
+    names = {row["name"] for row in found["writers"]}
+    assert {"workers.renew", "leases.renew", "leases.release"} <= names
+    assert all(set(row["token"]) <= set(row["guards"]) for row in found["writers"])
