@@ -13,7 +13,7 @@ from roundtable_jobs.drafts import PERSONAL, TASK
 from roundtable_jobs.seats.backends import backends
 
 
-@register()
+@register("roundtable_jobs")
 def check_settings(**_: Any) -> Sequence[CheckMessage]:
     """Report every unusable part of ROUNDTABLE_JOBS."""
     problems = [*_keys()]

@@ -68,7 +68,10 @@ def create(new: NewRoundtable) -> tuple[RoundtableJob, bool]:
             _check_number(new.user)
             job_id, created = claims.enqueue_once(_row(new, snapshot, key))
     except IntegrityError:
-        # Two unique keys can refuse the row; the active key is the only one people meet.
+        # Two unique keys can refuse the row: the same request twice at once breaks both.
+        known = _by_key(new)
+        if known is not None:
+            return known, False
         raise _active(key) from None
     return jobs().get(pk=job_id), created
 

@@ -1,6 +1,8 @@
+import datetime
 import functools
 
 import pytest
+from django.db import OperationalError
 
 from coordination.errors import LostClaim
 from coordination.failpoints import arm_with, disarm
@@ -415,6 +417,39 @@ def test_a_passed_deadline_closes_the_streams_and_ends_with_a_report(table):
     skipped = RoundtableTurn.objects.filter(job=job, kind="statement")
     assert {turn.reason_code for turn in skipped} == {"deadline"}
     assert store.bill(job.pk).identity
+
+
+@rule("roundtable C2", "roundtable C9")
+def test_a_step_that_was_begun_is_completed_as_planned_under_a_deadline_passed_meanwhile(table):
+    job = create(raw_snapshot(blind_first=False))
+    crash("roundtable.after_turn_commit", nth=4)
+    take_over()
+    RoundtableJob.objects.filter(pk=job.pk).update(
+        deadline_at=datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    )
+    job = finish(job)
+    assert (job.status, job.outcome) == (JobStatus.DONE, "deadline")
+    statements = RoundtableTurn.objects.filter(job=job, kind="statement").order_by("ordinal")
+    assert [turn.state for turn in statements] == ["committed", "committed", "skipped"]
+    assert [kind for _, _, kind, _, _ in spoken(job)][-2:] == ["statement", "report"]
+
+
+@rule("jobs J5")
+def test_an_outage_of_the_database_gives_the_job_back_and_counts_no_failure(table, monkeypatch):
+    job = create()
+    handle = claim_next()
+    real, n = store.begin_call, []
+
+    def gone(*args, **kwargs):
+        n.append(1)
+        if len(n) == 3:
+            raise OperationalError("the server closed the connection unexpectedly")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(store, "begin_call", gone)
+    assert isinstance(run(handle), Released)
+    released = fresh(job)
+    assert (released.status, released.failures) == (JobStatus.SCHEDULED, 0)
 
 
 @rule("roundtable T7", "roundtable 8")
