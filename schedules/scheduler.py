@@ -9,9 +9,11 @@ and one schedule that fails stops no other schedule (S8, E25).
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from coordination import loops, wakeups
 from coordination.database import DbNowIndexed, alias, connection_of, fetch, sql_for
@@ -57,7 +59,7 @@ class Scheduler:
         clean = True
         for name, step in wanted:
             if _may_go_on(ctx):
-                clean = self._isolated(name, lambda step=step: step(ctx)) and clean
+                clean = self._isolated(name, partial(step, ctx)) and clean
         if clean and _may_go_on(ctx):
             self.looking_since = seen.now
         return delay_s(look() if wanted else seen, clean=clean)
@@ -127,13 +129,13 @@ class Scheduler:
             clean = (
                 self._isolated(
                     f"window {schedule_id}",
-                    lambda schedule_id=schedule_id: self._close(ctx, schedule_id),
+                    partial(self._close, ctx, schedule_id),
                 )
                 and clean
             )
         return clean
 
-    def _close(self, ctx: TickContext, schedule_id: object) -> bool:
+    def _close(self, ctx: TickContext, schedule_id: uuid.UUID) -> bool:
         windows.close(schedule_id, ctx.leadership.guard(), looking_since=self.looking_since)
         return True
 
@@ -153,14 +155,14 @@ class Scheduler:
             clean = (
                 self._isolated(
                     f"pause {schedule_id}",
-                    lambda schedule_id=schedule_id, version=version: _resume(schedule_id, version),
+                    partial(_resume, schedule_id, version),
                 )
                 and clean
             )
         return clean
 
 
-def _resume(schedule_id: object, version: int) -> bool:
+def _resume(schedule_id: uuid.UUID, version: int) -> bool:
     fires.resume(schedule_id, version=version, actor=SCHEDULER, via=SCHEDULER)
     return True
 
@@ -194,9 +196,9 @@ def look() -> Look:
         " AND paused_until IS NOT NULL),"
         f" EXISTS (SELECT 1 FROM {events} WHERE state = '{EventState.PENDING}')",
     )
-    now, *waits = (sql.ts_out(value) for value in row[:4])
+    now, next_run_at, window_end, paused_until = (sql.ts_out(value) for value in row[:4])
     assert now is not None
-    return Look(now, *waits, pending=bool(row[4]))
+    return Look(now, next_run_at, window_end, paused_until, pending=bool(row[4]))
 
 
 def is_reached(at: datetime | None, seen: Look) -> bool:

@@ -25,6 +25,7 @@ from schedules.conf import conf
 from schedules.cron import CronError
 from schedules.fires import record, starting
 from schedules.fires.record import Advance, FireRow
+from schedules.fires.starting import Candidate
 from schedules.models import Schedule
 from schedules.planner import Plan, PlanError, PlanInput
 
@@ -220,13 +221,17 @@ def _advance(item: _Item) -> Advance:
 
 
 def _start_and_record(items: Sequence[_Item]) -> list[FireRow]:
-    candidates, settled = [], []
+    candidates: list[Candidate] = []
+    settled: list[FireRow] = []
     for item in items:
         if item.fire is None or item.fire.outcome != _OUT.STARTED:
             settled += [item.fire] if item.fire else []
             continue
         prepared = starting.prepare(item.row, item.fire)
-        (settled if isinstance(prepared, FireRow) else candidates).append(prepared)
+        if isinstance(prepared, FireRow):
+            settled.append(prepared)
+        else:
+            candidates.append(prepared)
     started = starting.start(candidates)
     failpoint("fires.after_start")
     fires = [*(skip for item in items for skip in item.skips), *settled, *started]

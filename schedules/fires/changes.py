@@ -21,8 +21,8 @@ def name_of(actor: Actor) -> str:
     return (actor if isinstance(actor, str) else actor.get_username())[:200]
 
 
-def user_of(actor: Actor) -> AbstractBaseUser | None:
-    """Return the user, when the actor is one that is stored."""
+def user_of(actor: Actor) -> Any:
+    """Return the user, of whatever model the host has, when the actor is one that is stored."""
     return None if isinstance(actor, str) or actor.pk is None else actor
 
 

@@ -189,5 +189,7 @@ def _rows_of(
     has_result = any(item.name == "result" for item in model._meta.get_fields())
     rows = model._default_manager.filter(pk__in=ids)
     if has_result:
-        return list(rows.values_list("pk", "kind", "result"))
+        # Only this model has the column, which the abstract one does not know.
+        found: Any = rows
+        return list(found.values_list("pk", "kind", "result"))
     return [(job_id, kind, {}) for job_id, kind in rows.values_list("pk", "kind")]

@@ -32,6 +32,7 @@ from schedules.errors import (
 from schedules.fires import changes, settings, timing
 from schedules.fires.changes import Actor
 from schedules.models import Schedule, ScheduleChange
+from schedules.planner import PlanInput
 
 _ON = states.ChangeVerb
 
@@ -210,7 +211,7 @@ def _changed_since(row: Schedule, version: int) -> list[str]:
 
 def _store(
     row: Schedule,
-    was: timing.PlanInput,
+    was: PlanInput,
     diff: Mapping[str, Any],
     now: datetime,
     *,

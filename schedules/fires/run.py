@@ -9,8 +9,8 @@ from typing import Any
 
 from coordination.database import transaction
 from schedules import outbox, states, targets
-from schedules.errors import Problem, ScheduleInvalid, ScheduleStateConflict, TargetInputError
-from schedules.fires import changes, people, record, starting
+from schedules.errors import Problem, ScheduleInvalid, ScheduleStateConflict, TargetMissing
+from schedules.fires import changes, people, record, settings, starting
 from schedules.fires.changes import Actor
 from schedules.fires.record import FireRow
 from schedules.models import Schedule, ScheduleFire
@@ -76,22 +76,17 @@ def run_now(
 def _problems(
     row: Schedule, inputs: Mapping[str, Any] | None, overlap: str | None, note: str
 ) -> list[Problem]:
-    problems = []
+    problems: list[Problem] = []
     if len(note) > 500:
         problems.append(Problem("/note", "max_length", "At most 500 characters.", {"limit": 500}))
     if overlap is not None and overlap not in states.SUPPORTED_OVERLAP:
         message = f"overlap {overlap!r} is not available in this release."
         problems.append(Problem("/overlap", "not_available", message, {"value": overlap}))
-    if inputs is not None and not isinstance(inputs, Mapping):
-        problems.append(Problem("/inputs", "inputs_form", "Inputs are a JSON object."))
-    elif inputs is not None:
+    if inputs is not None:
         try:
-            targets.get(row.target).validate(inputs)
-        except TargetInputError as error:
-            pointer = f"/inputs{error.pointer}"
-            problems.append(
-                Problem(pointer, "input_refused", error.message, {"detail": error.message})
-            )
+            problems += settings.input_problems(row, targets.get(row.target), inputs)
+        except TargetMissing:
+            pass  # the fire tells it, as it does for a run that the clock starts
     return problems
 
 

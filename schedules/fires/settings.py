@@ -17,6 +17,7 @@ from django.core.exceptions import ValidationError
 from schedules import cron, rendering, states, targets, triggers
 from schedules.errors import Problem, TargetInputError, TargetMissing
 from schedules.models import Schedule
+from schedules.targets import Target
 
 KEY = re.compile(r"[a-z0-9][a-z0-9._/-]{0,62}")
 FIXED = ("key", "kind")
@@ -70,7 +71,8 @@ def apply(row: Schedule, fields: Mapping[str, Any]) -> list[Problem]:
         if name in _INSTANTS and isinstance(value, datetime):
             value = value.replace(microsecond=0)
         try:
-            setattr(row, name, Schedule._meta.get_field(name).clean(value, row))
+            column: Any = Schedule._meta.get_field(name)
+            setattr(row, name, column.clean(value, row))
         except ValidationError as error:
             problems += [
                 Problem(
@@ -102,8 +104,6 @@ def _common(row: Schedule) -> Iterator[Problem]:
         yield Problem("/name", "blank", "A name is needed.")
     if not isinstance(row.tags, list) or not all(isinstance(tag, str) for tag in row.tags):
         yield Problem("/tags", "tags_form", "Tags are a list of texts.")
-    if not isinstance(row.inputs, dict):
-        yield Problem("/inputs", "inputs_form", "Inputs are a JSON object.")
     if row.exclusions:
         yield _later("exclusions", "")
     if row.overlap not in states.SUPPORTED_OVERLAP:
@@ -183,13 +183,24 @@ def _target_problems(row: Schedule) -> Iterator[Problem]:
     refused = targets.refusal(target)
     if refused:
         yield Problem("/target", "target_runs_inline", refused, {"target": row.target})
-    faults = rendering.check(row.inputs, variables(row))
+    yield from input_problems(row, target, row.inputs)
+
+
+def input_problems(row: Schedule, target: Target, inputs: object) -> Iterator[Problem]:
+    """Yield what is wrong with inputs for a target: templates first, then its own schema.
+
+    With placeholders the target is asked only at fire time, when their values are known.
+    """
+    if not isinstance(inputs, Mapping):
+        yield Problem("/inputs", "inputs_form", "Inputs are a JSON object.")
+        return
+    faults = rendering.check(inputs, variables(row))
     for fault in faults:
         yield Problem(f"/inputs{fault.pointer}", fault.code, fault.message, fault.params)
-    if faults or rendering.has_placeholders(row.inputs):
+    if faults or rendering.has_placeholders(inputs):
         return
     try:
-        target.validate(row.inputs)
+        target.validate(inputs)
     except TargetInputError as error:
         pointer = f"/inputs{error.pointer}"
         yield Problem(pointer, "input_refused", error.message, {"detail": error.message})

@@ -54,7 +54,7 @@ def test_a_due_instant_is_recorded_started_and_the_schedule_advanced():
 @pytest.mark.django_db
 @rule("schedules S4", "schedules H1")
 def test_a_backlog_becomes_one_fire_and_one_span():
-    row = firing.schedule()
+    row = firing.schedule(cron="* * * * *")
     at = firing.overdue(row, seconds=300)
     fire_once()
     fire, span = ScheduleFire.objects.order_by("-fire_at")

@@ -169,7 +169,7 @@ def test_an_edit_that_leaves_the_timing_alone_leaves_what_is_due_to_the_tick():
 
 @rule("schedules S6", "schedules H1", "settled 49")
 def test_resume_records_once_what_the_pause_passed_over_and_never_fires_it():
-    row = firing.schedule()
+    row = firing.schedule(cron="* * * * *")
     paused = fires.pause(row.pk, note="vendor outage", actor="ana", via="api")
     assert (paused.enabled, paused.pause_note, paused.paused_by) == (
         False,
