@@ -99,6 +99,13 @@ class Worker:
         self.dispatcher.start(self.owner)
         return self
 
+    def look(self, times=3):
+        """Make it look for work a few times, and wait until it has."""
+        for _time in range(times):
+            seen = self.dispatcher.last_tick_at
+            self.dispatcher.nudge()
+            wait_for(lambda seen=seen: self.dispatcher.last_tick_at != seen)
+
     def stop(self, grace_s=5.0):
         return self.dispatcher.drain(self.clock.now() + grace_s)
 

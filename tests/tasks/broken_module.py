@@ -1,0 +1,3 @@
+"""A module of a host that cannot be imported."""
+
+1 / 0  # noqa: B018
