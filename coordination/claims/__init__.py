@@ -18,6 +18,7 @@ from __future__ import annotations
 from coordination.claims.asking import (
     REASON_RESUMED,
     Mark,
+    held_by,
     marks,
     pause,
     request_cancel,
@@ -71,6 +72,7 @@ __all__ = [
     "finish",
     "flag_kind",
     "held",
+    "held_by",
     "marks",
     "next_due_s",
     "pause",

@@ -22,6 +22,7 @@ from coordination.jobs import (
     HELD,
     RESUMABLE,
     CancelMode,
+    Claim,
     Ended,
     JobStatus,
     LeasedJob,
@@ -138,6 +139,15 @@ def marks(model: type[LeasedJob], owner: str) -> list[Mark]:
             paused_at is not None,
         )
         for job_id, attempt, status, mode, paused_at in rows
+    ]
+
+
+def held_by(model: type[LeasedJob], owner: str) -> list[Claim]:
+    """The tokens of every row that `owner` holds, for an owner that compares its memory."""
+    rows = model._base_manager.using(database.alias()).filter(lease_owner=owner)
+    return [
+        Claim(model, job_id, owner, attempt)
+        for job_id, attempt in rows.values_list("pk", "attempt")
     ]
 
 

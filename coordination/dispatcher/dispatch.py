@@ -32,6 +32,8 @@ from coordination.jobs import Claim, Failed, LeasedJob, Outcome, Runner, runners
 logger = logging.getLogger(__name__)
 
 LEARN_EVERY_S = 1.0
+LOCKED_WAIT_S = 0.05
+MAX_ROUNDS = 5
 MAX_PROMOTIONS = 500
 
 
@@ -69,7 +71,8 @@ class Dispatcher:
         self._thread: threading.Thread | None = None
         self._owner = ""
         self._turn = 0
-        self._learned_at = 0.0
+        self._learned_at = -LEARN_EVERY_S
+        self._learn_again_s: float | None = None
         self._reap_at = 0.0
         self._trouble = ""
 
@@ -159,6 +162,7 @@ class Dispatcher:
         if now >= self._reap_at:
             self._reap_at = now + conf.LONG_POLL_S
             self.counters["reaped"] += claims.reap_cancels()
+            self._give_back_strays()
         self._notice()
         wait_s = self._poll_s()
         for runner in self._in_turn():
@@ -207,48 +211,53 @@ class Dispatcher:
         return [*found[first:], *found[:first]]
 
     def _take(self, runner: Runner) -> float | None:
-        """Claim for one runner while there is room; return when its next row is due."""
-        due_s = None
-        for _again in range(2):
+        """Claim for one runner while there is room; seconds until it is worth another look."""
+        for _round in range(MAX_ROUNDS):
             room = self._room()
-            if room < 1 or not self._accepting:
-                return due_s
-            # Read before the claim: a trip in between makes the execution stale, not fresh.
-            bound = Bound(self._fence, self._fence.generation)
-            if self._fence.pending() or self._fence.stale():
-                return due_s
-            found = claims.claim(
-                runner.model,
-                owner=self._owner,
-                kinds=runner.kinds(),
-                queues=self.queues,
-                limit=room,
-            )
-            for job in found:
-                self._hand_out(runner, job, bound)
+            if room < 1 or not self._accepting or self._fence.pending() or self._fence.stale():
+                return None
+            found = self._claim(runner, room)
             due_s = found.next_due_s
             overdue = due_s is not None and due_s <= 0
-            if len(found) < room and not overdue and not self._learn(runner):
-                return due_s
             if overdue and claims.promote(runner.model, limit=MAX_PROMOTIONS):
-                due_s = 0.0
-        return due_s
+                continue
+            if overdue:
+                due_s = LOCKED_WAIT_S  # another worker is at these rows
+            if len(found) < room and not self._learn(runner):
+                return _sooner(due_s, self._learn_again_s)
+        return 0.0
+
+    def _claim(self, runner: Runner, room: int) -> claims.Claimed[LeasedJob]:
+        # The owner before the generation, both before the claim: after a trip in between the
+        # rows are an old owner's, whom the reapers sweep, and the bodies do not start.
+        owner, bound = self._owner, Bound(self._fence, self._fence.generation)
+        found = claims.claim(
+            runner.model, owner=owner, kinds=runner.kinds(), queues=self.queues, limit=room
+        )
+        for job in found:
+            self._hand_out(runner, job, bound)
+        return found
 
     def _room(self) -> int:
         with self._changed:
             return self.threads - len(self._held)
 
     def _learn(self, runner: Runner) -> bool:
-        """Let a runner learn the kinds that are queued and unknown; True when it learned one."""
+        """Let a runner learn the kinds that are queued and unknown; True when it learned one.
+
+        Once a second; `_learn_again_s` says when the next look is due, if this was too early.
+        """
         learn = getattr(runner, "learn", None)
-        now = self._clock.now()
-        if learn is None or now < self._learned_at + LEARN_EVERY_S:
+        self._learn_again_s = None
+        if learn is None:
             return False
-        self._learned_at = now
+        early_s = self._learned_at + LEARN_EVERY_S - self._clock.now()
+        if early_s > 0:
+            self._learn_again_s = early_s
+            return False
+        self._learned_at = self._clock.now()
         unknown = claims.queued_kinds(runner.model) - set(runner.kinds())
-        if not unknown:
-            return False
-        refused = learn(unknown)
+        refused = learn(unknown) if unknown else {}
         for kind, (code, params) in refused.items():
             claims.flag_kind(runner.model, kind, code, params)
         return len(refused) < len(unknown)
@@ -262,6 +271,25 @@ class Dispatcher:
                 execution = held.get(Claim(model, mark.job_id, self._owner, mark.attempt))
                 if execution is not None:
                     execution.ask(mark)
+
+    def _give_back_strays(self) -> None:
+        """Give back rows that this owner holds and no execution of it knows.
+
+        An execution that broke off leaves one, and nobody takes over from a live owner. Runs
+        on the claiming thread, so no claim can be half noted.
+        """
+        owner = self._owner
+        for runner in runners():
+            with self._changed:
+                known = set(self._held)
+            strays = [c for c in claims.held_by(runner.model, owner) if c not in known]
+            for claim in strays:
+                logger.error(
+                    "%s was held by nobody here; it is given back.",
+                    claim.job_id,
+                    extra={"event": "job.stray"},
+                )
+            self._hand_back(strays)
 
     def _hand_out(self, runner: Runner, job: LeasedJob, bound: Bound) -> None:
         execution = Execution(claims.token(job), job, runner, bound, self._async)
@@ -322,6 +350,12 @@ class Dispatcher:
                 logger.warning(
                     "Work could not be handed back: %s", error, extra={"event": "job.not_released"}
                 )
+
+
+def _sooner(first_s: float | None, second_s: float | None) -> float | None:
+    """The smaller of two waits; None is no wait."""
+    waits = [wait_s for wait_s in (first_s, second_s) if wait_s is not None]
+    return min(waits) if waits else None
 
 
 def _acknowledge(claim: Claim) -> None:

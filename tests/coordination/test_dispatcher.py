@@ -12,7 +12,8 @@ from coordination.clock import SystemClock
 from coordination.fence import Fence
 from coordination.models import EvidenceClass, JobAttempt
 from coordination.tasks.models import TaskRun
-from tests.support.engine import Worker, fresh, future, job, run_until_ended, wait_for, working
+from coordination.tasks.registry import registry
+from tests.support.engine import Worker, fresh, future, job, wait_for, working
 from tests.support.rules import rule
 from tests.tasks import samples
 
@@ -229,10 +230,13 @@ def test_an_unknown_task_and_a_broken_module_are_flagged_and_the_worker_lives():
 
 
 @rule("jobs J4")
-def test_a_kind_found_queued_is_imported_and_run():
-    row = job(kind="tests.tasks.more_samples.found_late", args=[])
-    [done] = run_until_ended(row.pk)
-    assert done.result == "found"
+@pytest.mark.parametrize("status", ["queued", "scheduled"])
+def test_a_kind_found_queued_is_imported_and_run(monkeypatch, status):
+    monkeypatch.setattr(registry, "_tasks", {})  # as in a process that has just started
+    row = job(status, kind="tests.tasks.more_samples.found_late", args=[])
+    with working(poll_s=60):
+        wait_for(lambda: fresh(row).status == "done")
+    assert fresh(row).result == "found"
 
 
 @rule("jobs J22")
@@ -259,3 +263,33 @@ def sessions_of(owner):
 
 def fresh_of(result):
     return TaskRun.objects.get(pk=result.id)
+
+
+@rule("coordination HB6", "jobs J6")
+def test_a_row_that_no_execution_knows_is_given_back(caplog):
+    stray, theirs = job("running", lease_owner="worker-x"), job("running", lease_owner="worker-y")
+    with working(owner="worker-x"):
+        wait_for(lambda: fresh(stray).status == "done")
+    assert fresh(stray).attempt == 2
+    assert fresh(theirs).status == "running"
+    assert "held by nobody here" in caplog.text
+
+
+def test_a_runner_that_breaks_off_costs_one_attempt_and_not_the_worker(monkeypatch):
+    from coordination.tasks.runner import TaskRunner
+
+    real, broken = TaskRunner.run, []
+
+    def break_off(self, handle):
+        if not broken:
+            broken.append(handle)
+            raise KeyboardInterrupt
+        return real(self, handle)
+
+    monkeypatch.setattr(TaskRunner, "run", break_off)
+    row = job()
+    with working(owner="worker-x") as worker:
+        wait_for(lambda: broken and worker.dispatcher.idle())
+        worker.dispatcher._reap_at = 0
+        worker.dispatcher.nudge()
+        wait_for(lambda: fresh(row).status == "done")
