@@ -54,12 +54,22 @@ def _ask() -> status.Verdict | None:
 
 
 def health(cache: VerdictCache) -> tuple[str, dict[str, Any]]:
-    """Return the word `pass` or `fail`, and the details for those who may see them."""
+    """Return the word, and the details for those who may see them.
+
+    `pass`; `warn` while two versions are at work (every rolling deploy passes through that);
+    `fail`.
+    """
     verdict = cache.get()
     if verdict is None:
         return "fail", {"checks": {"database": "fail"}}
-    word = "pass" if verdict.healthy else "fail"
+    word = _word(verdict)
     return word, {
-        "checks": {"database": "pass", "leader": word},
+        "checks": {"database": "pass", "cluster": word},
         "verdict": {"code": verdict.code, "params": verdict.params, "text": verdict.text()},
     }
+
+
+def _word(verdict: status.Verdict) -> str:
+    if not verdict.healthy:
+        return "fail"
+    return "warn" if verdict.code == status.DEGRADED else "pass"

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from rest_framework.request import Request
 
 from coordination.api.problems import Code, Item, invalid
-from coordination.api.wire import storable_text
+from coordination.api.wire import storable_text, within_reach
 
 Read = Callable[[str], Any]
 
@@ -42,7 +42,7 @@ def instant(value: str) -> datetime:
         found = parse_datetime(value.replace(" ", "+"))
     except ValueError:
         found = None
-    if found is None or not is_aware(found) or found.utcoffset() is None:
+    if found is None or not is_aware(found) or not within_reach(found):
         raise BadValue(_("Give an instant with an offset, like 2026-03-29T01:00:00Z."))
     return found
 

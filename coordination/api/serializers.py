@@ -12,6 +12,7 @@ from rest_framework.exceptions import ErrorDetail
 from rest_framework.settings import api_settings
 
 from coordination.api.problems import Code, Item
+from coordination.api.wire import within_reach
 
 ISO = "iso-8601"
 
@@ -29,6 +30,10 @@ class InstantField(serializers.DateTimeField):
                 _("Give an instant with an offset, like 2026-03-29T01:00:00Z."), code="invalid"
             )
         found: dt.datetime = super().to_internal_value(value)
+        if not within_reach(found):
+            raise serializers.ValidationError(
+                _("Give an instant from the year 1900 to the year 9000."), code="out_of_range"
+            )
         return found
 
 

@@ -6,6 +6,7 @@ class here states every one of them itself.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 from collections.abc import Mapping
@@ -100,6 +101,11 @@ def _unstorable(data: Any) -> str:
 def storable_text(text: str) -> bool:
     """Whether both engines can keep `text`: no U+0000, no half of a surrogate pair."""
     return "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def within_reach(instant: dt.datetime) -> bool:
+    """Whether an instant leaves room for every zone and calendar sum around it."""
+    return 1900 <= instant.year <= 9000
 
 
 def canonical(data: Any) -> str:

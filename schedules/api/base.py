@@ -36,6 +36,12 @@ PAUSE = f"{SCHEDULES}.pause_schedule"
 RUN = f"{SCHEDULES}.run_schedule"
 VIEW_FIRES = f"{SCHEDULES}.view_schedulefire"
 API = states.ChangeVia.API
+_ALLOWED = {
+    "already_paused": ("on",),
+    "not_paused": ("paused",),
+    "schedule_broken": ("on", "paused"),
+}
+"""The states, as `?state=` names them, that would have allowed a refused verb."""
 
 
 class SchedulesView(BaseView):
@@ -53,7 +59,10 @@ class SchedulesView(BaseView):
             return self._stale(exc)
         if isinstance(exc, ScheduleStateConflict):
             return ProblemError(
-                Code.STATE_CONFLICT, _said(exc.code, {}, str(exc)), reason={"code": exc.code}
+                Code.STATE_CONFLICT,
+                _said(exc.code, {}, str(exc)),
+                reason={"code": exc.code},
+                allowed_states=list(_ALLOWED.get(exc.code, ())),
             )
         if isinstance(exc, TargetMissing):
             found = {"target": exc.name}

@@ -122,7 +122,17 @@ def test_a_typo_alone_is_its_own_code(client):
 
 @rule("interfaces R-3")
 @pytest.mark.parametrize(
-    "text", ["2026-03-29", "2026-03-29T01:00:00", "soon", 7, None, "9999-12-31T23:59:59-23:00"]
+    "text",
+    [
+        "2026-03-29",
+        "2026-03-29T01:00:00",
+        "soon",
+        7,
+        None,
+        "9999-12-31T23:59:59-23:00",
+        "9999-12-31T00:00:00Z",
+        "0001-01-01T00:00:00+14:00",
+    ],
 )
 def test_an_instant_without_an_offset_is_refused(client, text):
     response = client.post(ECHO, {"name": "x", "at": text}, format="json")

@@ -269,7 +269,7 @@ def test_pause_and_resume_tell_who_when_and_why(author):
     assert (body["pause"]["note"], body["pause"]["until"]) == ("outage", until)
     assert paused["ETag"] == '"v2"'
     again = author.post(at(row, "pause/"), {}, format="json")
-    problem(again, 409, "state_conflict")
+    assert problem(again, 409, "state_conflict")["allowed_states"] == ["on"]
     resumed = author.post(at(row, "resume/"), {}, format="json", headers={"If-Match": '"v2"'})
     assert resumed.json()["pause"] is None
     problem(author.post(at(row, "resume/"), {}, format="json"), 409, "state_conflict")
@@ -370,6 +370,7 @@ def test_preview_of_an_expression_tells_what_the_clock_change_does(author):
         ({"cron": "* * * * *", "timezone": "Mars/Phobos"}, "/timezone", "cron.unknown_zone"),
         ({"cron": "* * * * *", "n": 51}, "/n", "max_value"),
         ({"cron": "* * * * *", "from": "2026-01-01T00:00:00"}, "/from", "invalid"),
+        ({"cron": "* * * * *", "from": "9999-12-31T23:59:59Z"}, "/from", "out_of_range"),
         ({}, "/cron", "required"),
     ],
 )
