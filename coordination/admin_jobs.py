@@ -139,7 +139,7 @@ class LeasedJobAdmin(ReadOnlyAdmin):
     @cell(gettext_lazy("why"))
     def reason(self, row: LeasedJob) -> object:
         """The reason code as a sentence."""
-        return marks.sentence(row.reason_code, row.reason_params) or marks.EMPTY
+        return marks.reason(row.reason_code, row.reason_params)
 
     @cell(gettext_lazy("worker"), order="lease_owner")
     def worker(self, row: LeasedJob) -> object:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from django.utils import formats, timezone
-from django.utils.html import format_html
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
@@ -82,6 +82,7 @@ def moment(
 ) -> SafeString | str:
     """Return an instant with its zone, and relative to `now` within a day of it.
 
+    The date is left out when it is that of `now`; it stands in the title in any case.
     `now` is the database's clock as the caller read it; None leaves the relative part out.
     `zone_name` is the zone to show it in; empty or unknown: the viewer's.
     """
@@ -90,15 +91,19 @@ def moment(
     shown_in = (zone(zone_name) if zone_name else None) or timezone.get_current_timezone()
     try:
         local = instant.astimezone(shown_in)
-        text = f"{formats.date_format(local, 'Y-m-d H:i:s')} {local.tzname()}"
+        parts = [f"{local:%Y-%m-%d}", f"{local:%H:%M:%S} {local.tzname()}"]
+        if now is not None and now.astimezone(shown_in).date() == local.date():
+            del parts[0]
     except UNREADABLE:
         return broken(repr(instant))
     return format_html(
-        '<time class="ops-time" datetime="{}" title="{}">{}{}</time>',
+        '<time class="ops-time" datetime="{}" title="{}">{}</time>',
         local.isoformat(),
         instant.astimezone(dt.UTC).isoformat(),
-        text,
-        _relative(instant, now),
+        # Each part stays on one line; a narrow column breaks between them.
+        format_html_join(
+            " ", "<span>{}</span>", ((part,) for part in (*parts, _relative(instant, now)) if part)
+        ),
     )
 
 
@@ -109,8 +114,8 @@ def _relative(instant: dt.datetime, now: dt.datetime | None) -> str:
     if abs(away) >= DAY_S:
         return ""
     if away > 0:
-        return _(" (in %(time)s)") % {"time": duration(away)}
-    return _(" (%(time)s ago)") % {"time": duration(-away)}
+        return _("(in %(time)s)") % {"time": duration(away)}
+    return _("(%(time)s ago)") % {"time": duration(-away)}
 
 
 def sentence(code: str, params: Mapping[str, Any] | None) -> str:
@@ -124,6 +129,12 @@ def sentence(code: str, params: Mapping[str, Any] | None) -> str:
         return str(reasons.render(code, dict(params or {})))
     except UNREADABLE:
         return f"{code} {json_text(params)}" if params else code
+
+
+def reason(code: str, params: Mapping[str, Any] | None) -> SafeString | str:
+    """Return the sentence of a reason for a column, which is kept wide enough to be read."""
+    text = sentence(code, params)
+    return format_html('<span class="ops-reason">{}</span>', text) if text else EMPTY
 
 
 def json_text(value: object) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.templatetags.static import static
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from project.views import landing
 
@@ -11,6 +13,8 @@ API = "api/v1/"
 
 urlpatterns = [
     path("", landing, name="landing"),
+    # Browsers ask for it on pages that name no icon, such as the admin's.
+    path("favicon.ico", RedirectView.as_view(url=static("project/icon.svg"))),
     path("admin/", admin.site.urls),
     path(API, include("coordination.api")),
     path(API, include("coordination.tasks.api")),

@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from coordination import marks, status
@@ -103,7 +104,10 @@ def _work() -> Tile:
     return Tile(
         _("Running"),
         tasks + tables,
-        _("%(tasks)d tasks, %(tables)d roundtables") % {"tasks": tasks, "tables": tables},
+        "{}, {}".format(
+            ngettext("%(n)d task", "%(n)d tasks", tasks) % {"n": tasks},
+            ngettext("%(n)d roundtable", "%(n)d roundtables", tables) % {"n": tables},
+        ),
     )
 
 

@@ -27,6 +27,7 @@ from roundtable_jobs.models import (
     RoundtableJob,
     RoundtableTurn,
 )
+from roundtable_jobs.showing import said
 from roundtable_jobs.states import TurnState
 
 VIEW_ALL = "roundtable_jobs.view_all_jobs"
@@ -229,7 +230,6 @@ class RoundtableTurnAdmin(ReadOnlyAdmin):
         "request_hash",
         "committed",
     )
-    heavy = ("data",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the turns of roundtables that this user may see."""
@@ -257,7 +257,7 @@ class RoundtableTurnAdmin(ReadOnlyAdmin):
     @cell(gettext_lazy("text"))
     def text(self, row: RoundtableTurn) -> object:
         """The beginning of what was said."""
-        return marks.short(row.content, 80)
+        return marks.short(said(row), 80)
 
     @cell(gettext_lazy("data"))
     def data_block(self, row: RoundtableTurn) -> object:
@@ -386,4 +386,4 @@ def turn_line(turn: RoundtableTurn) -> tuple[object, object, object]:
         _("round %(round)d · %(kind)s") % {"round": turn.round, "kind": turn.get_kind_display()},
     )
     mark = turn_badge(turn) if turn.state != TurnState.COMMITTED else ""
-    return who, mark, turn.content
+    return who, mark, said(turn)

@@ -28,7 +28,7 @@ from schedules.fires import changes
 from schedules.forms import PauseForm, ScheduleForm
 from schedules.models import Schedule
 from schedules.showing import outcome_badge, refusal_text, upcoming, when_words
-from schedules.states import ChangeVia, ScheduleKind
+from schedules.states import ChangeVerb, ChangeVia, ScheduleKind
 
 __all__ = ["ScheduleAdmin", "admin_history"]
 
@@ -308,11 +308,11 @@ class ScheduleAdmin(OpsAdmin):
     def preview(self, row: Schedule) -> object:
         """The words and the next due instants."""
         lines = [(self.moment(row, at, row.timezone),) for at in upcoming(row)]
-        return format_html(
-            "{}{}",
-            when_words(row),
-            format_html("<ol>{}</ol>", format_html_join("", "<li>{}</li>", lines)) if lines else "",
-        )
+        words = when_words(row, whole=True)
+        if not lines:
+            return words
+        items = format_html_join("", "<li>{}</li>", lines)
+        return format_html('{}<ol class="ops-list">{}</ol>', words, items)
 
     @cell(gettext_lazy("changes"))
     def audit(self, row: Schedule) -> object:
@@ -323,14 +323,14 @@ class ScheduleAdmin(OpsAdmin):
                 change.get_verb_display(),
                 change.actor_name,
                 change.get_via_display(),
-                ", ".join(change.diff),
+                "" if change.verb == ChangeVerb.CREATE else ", ".join(change.diff),
             )
             for change in row.changes.order_by("-id")[:10]
         ]
         if not lines:
             return marks.EMPTY
         text = "<li>{} <strong>{}</strong> · {} · {} · {}</li>"
-        return format_html("<ul>{}</ul>", format_html_join("", text, lines))
+        return format_html('<ul class="ops-list">{}</ul>', format_html_join("", text, lines))
 
 
 def _actor(request: HttpRequest) -> AbstractBaseUser:

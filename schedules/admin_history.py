@@ -84,7 +84,7 @@ class ScheduleFireAdmin(ReadOnlyAdmin):
     @cell(gettext_lazy("reason"))
     def reason(self, row: ScheduleFire) -> object:
         """The reason as a sentence in the reader's language."""
-        return marks.sentence(row.reason_code, row.reason_params) or marks.EMPTY
+        return marks.reason(row.reason_code, row.reason_params)
 
     @cell(gettext_lazy("run"))
     def run(self, row: ScheduleFire) -> object:
@@ -234,7 +234,7 @@ class TriggerDeliveryAdmin(ReadOnlyAdmin):
     @cell(gettext_lazy("reason"))
     def reason(self, row: TriggerDelivery) -> object:
         """Why it did not start anything."""
-        return marks.sentence(row.reason_code, row.reason_params) or marks.EMPTY
+        return marks.reason(row.reason_code, row.reason_params)
 
     @cell(gettext_lazy("occurred"), order="occurred_at")
     def occurred(self, row: TriggerDelivery) -> object:

@@ -38,17 +38,20 @@ DELIVERY_MARKS = {
 }
 
 
-def when_words(row: Schedule) -> object:
-    """Return what makes a schedule due: the expression, and what it means."""
+def when_words(row: Schedule, *, whole: bool = False) -> object:
+    """Return what makes a schedule due: the expression, and what it means.
+
+    `whole` adds what happens when the clocks change.
+    """
     if row.kind == ScheduleKind.CRON:
         try:
-            words = cron.parse(row.cron, row.timezone).describe()
+            parsed = cron.parse(row.cron, row.timezone)
         except cron.CronError as error:
             return format_html("<code>{}</code> {}", row.cron, marks.broken(error))
         return format_html(
             '<code class="ops-mono">{}</code> <span class="ops-quiet">{} ({})</span>',
             row.cron,
-            words,
+            parsed.describe() if whole else parsed.words(),
             row.timezone,
         )
     if row.kind == ScheduleKind.INTERVAL:

@@ -21,12 +21,12 @@ class TaskRunAdmin(LeasedJobAdmin):
         "task",
         "state_word",
         "reason",
-        "queue",
-        "attempt",
-        "failures",
-        "worker",
         "enqueued",
         "finished",
+        "attempt",
+        "failures",
+        "queue",
+        "worker",
     )
     list_filter = ("status",)
     search_fields = ("kind", "queue", "idempotency_key")

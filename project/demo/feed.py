@@ -21,7 +21,8 @@ from coordination.marks import Role
 from coordination.models import JobAttempt, LeaseHistory
 from coordination.tasks.models import TaskRun
 from roundtable_jobs.models import RoundtableJob, RoundtableTurn
-from roundtable_jobs.states import TurnKind, TurnState
+from roundtable_jobs.showing import said
+from roundtable_jobs.states import TurnState
 from schedules.models import ScheduleFire, TriggerEvent
 from schedules.states import FireOutcome
 from schedules.triggers import JOB_FINISHED
@@ -152,8 +153,8 @@ def _events() -> Iterator[Happening]:
 
 
 def _turns() -> Iterator[Happening]:
-    rows = RoundtableTurn.objects.select_related("job").only(
-        "agent_id", "agent_name", "round", "kind", "content", "state", "committed_at", "job__title"
+    rows = RoundtableTurn.objects.only(
+        "agent_id", "agent_name", "round", "kind", "content", "data", "state", "committed_at"
     )
     for turn in rows.order_by("-id")[:LOOK_BACK]:
         yield Happening(
@@ -168,11 +169,7 @@ def _turns() -> Iterator[Happening]:
 
 
 def _said(turn: RoundtableTurn) -> str:
-    if turn.kind == TurnKind.BALLOT and isinstance(turn.data, dict):
-        return f"{turn.data.get('stance', '?')}, {turn.data.get('confidence', '?')} %"
-    if turn.kind == TurnKind.PLAN:
-        return _("who speaks when")
-    return Truncator(" ".join(turn.content.split())).chars(SAID_CHARS)
+    return Truncator(" ".join(said(turn).split())).chars(SAID_CHARS)
 
 
 def _roundtables() -> Iterator[Happening]:

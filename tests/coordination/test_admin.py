@@ -194,7 +194,9 @@ def test_instants_are_told_relative_to_the_database_clock_and_with_their_zone():
 
     now = dt.datetime(2026, 3, 29, 0, 59, tzinfo=dt.UTC)
     text = marks.moment(now + dt.timedelta(minutes=2), now, "Europe/Berlin")
-    assert "2026-03-29 03:01:00 CEST (in 2 min 0 s)" in text
+    assert "<span>03:01:00 CEST</span> <span>(in 2 min 0 s)</span>" in text
+    far = marks.moment(now - dt.timedelta(hours=20), now, "Europe/Berlin")
+    assert "<span>2026-03-28</span> <span>05:59:00 CET</span> <span>(20 h 0 min ago)</span>" in far
     assert 'datetime="2026-03-29T03:01:00+02:00"' in text
     assert "UTC" in marks.moment(now, now, "No/Where")
     assert marks.moment(None, now) == marks.EMPTY

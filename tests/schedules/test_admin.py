@@ -292,9 +292,10 @@ def test_the_page_shows_the_words_and_the_next_five_instants(author):
     row = make()
     text = author.get(page_of(row)).content.decode()
     assert "At 02:30 every day" in text
-    shown = re.findall(r"<li><time[^>]*>([^<]*)</time></li>", text)
+    shown = re.findall(r"<li><time[^>]*>(.*?)</time></li>", text)
     assert len(shown) == 5
     assert all("02:30:00 CE" in line for line in shown)
+    assert "Fixed" in text
 
 
 @rule("interfaces G-11")
