@@ -14,7 +14,7 @@ from django.db import connections, router
 
 from coordination.clock import SystemClock
 from coordination.conf import conf
-from coordination.database import OLDEST_SQLITE, is_postgres, is_sqlite
+from coordination.database import OLDEST_SQLITE, is_postgres, is_sqlite, looks_pooled
 
 LABELS = (
     "roundtable_coordination",
@@ -22,7 +22,6 @@ LABELS = (
     "roundtable_schedules",
     "roundtable_jobs",
 )
-POOLER_PORTS = ("6432",)
 SHORT_LEASE_S = 10.0
 
 
@@ -123,12 +122,7 @@ def _router() -> Iterator[CheckMessage]:
 
 
 def _pooler() -> Iterator[CheckMessage]:
-    connection = connections[conf.DATABASE]
-    if not is_postgres(connection) or conf.DIRECT:
-        return
-    found = connection.settings_dict
-    by_port = str(found.get("PORT") or "") in POOLER_PORTS
-    if by_port or found.get("DISABLE_SERVER_SIDE_CURSORS"):
+    if looks_pooled(connections[conf.DATABASE]):
         yield Warning(
             f"The database {conf.DATABASE!r} looks like a transaction pooler: LISTEN never "
             "delivers there, so work is found by polling.",

@@ -17,7 +17,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from coordination import workers
 from coordination.clock import Clock
-from coordination.database import open_private, private_connection, set_statement_timeout
+from coordination.database import (
+    bind_per_transaction,
+    in_bounds,
+    open_private,
+    private_connection,
+    set_statement_timeout,
+)
 from coordination.fence import Fence
 from coordination.leases import Leadership
 from coordination.wakeups import PoolerWatch
@@ -150,16 +156,29 @@ class Beat:
 
     def _renew(self, place: _Place, sent: float) -> bool:
         connection = self._connected(place, sent)
-        renewal = workers.renew(
-            place.owner,
-            place.beat_seq,
-            lease_s=self._timing.lease_s,
-            info=self._info(),
-            connection=connection,
-        )
+        found = None
+        with in_bounds(connection):
+            renewal = workers.renew(
+                place.owner,
+                place.beat_seq,
+                lease_s=self._timing.lease_s,
+                info=self._info(),
+                connection=connection,
+            )
+            if renewal is None:
+                found = workers.reread(place.owner, connection=connection)
         if renewal is None:
-            return self._missed(place, connection)
-        took_s = self._clock.now() - sent
+            return self._missed(place, found)
+        self._watch(renewal, self._clock.now() - sent, connection)
+        self._confirmed(place, renewal.beat_seq, sent)
+        with in_bounds(connection):
+            self._leadership.renew(connection=connection)
+        return True
+
+    def _watch(
+        self, renewal: workers.Renewal, took_s: float, connection: BaseDatabaseWrapper
+    ) -> None:
+        """Say when a renewal was slow, or when a pooler has shown itself (WU2)."""
         if took_s > self._timing.every_s:
             logger.warning(
                 "A renewal took %.1f s; the lease is %g s.",
@@ -168,17 +187,14 @@ class Beat:
                 extra={"event": "lease.renew_slow", "took_s": round(took_s, 3)},
             )
         if self._pooler.served_by(renewal.session):
+            bind_per_transaction(connection)
             logger.warning(
                 "The beat goes through a transaction pooler; set COORDINATION['DIRECT'].",
                 extra={"event": "wakeup.pooler"},
             )
-        self._confirmed(place, renewal.beat_seq, sent)
-        self._leadership.renew(connection=connection)
-        return True
 
-    def _missed(self, place: _Place, connection: BaseDatabaseWrapper) -> bool:
+    def _missed(self, place: _Place, found: tuple[str, int, workers.Renewal] | None) -> bool:
         """The swap matched no row: an earlier unknown commit of ours, or the end (HB3)."""
-        found = workers.reread(place.owner, connection=connection)
         if workers.is_our_renewal(found, place.beat_seq, place.unknown is not None):
             assert place.unknown is not None
             self._confirmed(place, place.beat_seq + 1, place.unknown)
@@ -223,6 +239,8 @@ class Beat:
                 statement_timeout_s=every_s,
                 application_name=place.owner,
             )
+            if self._pooler.pooled:
+                bind_per_transaction(self._connection)
             self._pooler.connected()
             open_private(self._connection)
             self._bound_s = every_s

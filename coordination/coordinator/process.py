@@ -37,6 +37,7 @@ from coordination.database import (
     close_thread_connections,
     connection_of,
     is_embedded,
+    looks_pooled,
     own_connection,
 )
 from coordination.dispatcher import Dispatcher
@@ -148,6 +149,8 @@ class Coordinator:
 
     def _build(self) -> None:
         self.listener = wakeups.Listener(self.owner)
+        if looks_pooled(connection_of()):
+            self.listener.disable("pooler")
         self.beat = Beat(
             fence=self.fence,
             leadership=self.leadership,
@@ -294,6 +297,8 @@ class Coordinator:
                 self._code = ExitCode.NOT_REGISTERED
                 return
             self.membership.give_up_old()
+            if self.pooler.pooled:
+                self.listener.disable("pooler")
             self._unstick()
             self._steer_dispatcher()
             if latest.now - status_at >= STATUS_EVERY_S:

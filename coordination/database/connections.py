@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -16,6 +17,7 @@ from coordination.conf import conf
 from coordination.database.fragments import as_utc, sql_for
 
 OWN_BUSY_TIMEOUT_S = 20
+POOLER_PORTS = ("6432",)
 OLDEST_SQLITE = (3, 35, 0)
 """The first with UPDATE ... RETURNING (D1)."""
 
@@ -191,49 +193,96 @@ def private_connection(
             {key: value for key, value in conf.DIRECT.items() if value not in ("", None)}
         )
     connection.settings_dict = changed
-    connection.private_timeouts = (  # type: ignore[attr-defined]  # read by open_private only
-        statement_timeout_s,
-        lock_timeout_s,
+    connection.private_bounds = _Bounds(  # type: ignore[attr-defined]  # ours, for the next three
+        statement_timeout_s, lock_timeout_s, local=looks_pooled(connection)
     )
     return connection
+
+
+@dataclass
+class _Bounds:
+    """The time-outs of a private connection; `local`: by SET LOCAL, in a transaction each."""
+
+    statement_s: float
+    lock_s: float
+    local: bool
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "statement_timeout": str(max(1, round(self.statement_s * 1000))),
+            "lock_timeout": str(max(1, round(self.lock_s * 1000))),
+        }
+
+
+def looks_pooled(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the settings point to a transaction pooler: its port, or what it asks of Django."""
+    found = connection.settings_dict
+    if not is_postgres(connection) or conf.DIRECT:
+        return False
+    by_port = str(found.get("PORT") or "") in POOLER_PORTS
+    return by_port or bool(found.get("DISABLE_SERVER_SIDE_CURSORS"))
 
 
 def open_private(connection: BaseDatabaseWrapper) -> None:
     """Connect a private connection, set its time-outs and verify that they hold.
 
-    Raises DatabaseError when the server is away, or RuntimeError when a value reads back
-    differently (a pooler that swallows SET).
+    Behind a transaction pooler nothing may be set for the session, which belongs to others
+    too; `in_bounds` sets it for each transaction there. Raises DatabaseError when the server
+    is away, or RuntimeError when a value reads back differently.
     """
     connection.ensure_connection()
-    if connection.vendor != "postgresql":
+    bounds: _Bounds = connection.private_bounds  # type: ignore[attr-defined]  # set above
+    if not is_postgres(connection) or bounds.local:
         return
-    statement_s, lock_s = connection.private_timeouts  # type: ignore[attr-defined]
-    wanted = {
-        "statement_timeout": max(1, round(statement_s * 1000)),
-        "lock_timeout": max(1, round(lock_s * 1000)),
-    }
+    wanted = bounds.settings()
+    _set(connection, wanted, local=False)
     for name, millis in wanted.items():
-        fetch(connection, "SELECT set_config(%s, %s, false)", (name, str(millis)))
-    # A renewal that is lost in a server restart would trip a healthy worker (HB5).
-    fetch(
-        connection,
-        "SELECT set_config('synchronous_commit', 'on', false)"
-        " WHERE current_setting('synchronous_commit') = 'off'",
-    )
-    for name, millis in wanted.items():
-        [(found,)] = fetch(
-            connection, "SELECT setting::bigint FROM pg_settings WHERE name = %s", (name,)
-        )
-        if int(found) != millis:
+        [(found,)] = fetch(connection, "SELECT setting FROM pg_settings WHERE name = %s", (name,))
+        if found != millis:
             connection.close()
             raise RuntimeError(f"{name} was set to {millis} ms and reads back as {found} ms.")
 
 
+def _set(connection: BaseDatabaseWrapper, wanted: Mapping[str, str], *, local: bool) -> None:
+    for name, value in wanted.items():
+        fetch(connection, "SELECT set_config(%s, %s, %s)", (name, value, local))
+    # A renewal that is lost in a server restart would trip a healthy worker (HB5).
+    fetch(
+        connection,
+        "SELECT set_config('synchronous_commit', 'on', %s)"
+        " WHERE current_setting('synchronous_commit') = 'off'",
+        (local,),
+    )
+
+
+@contextlib.contextmanager
+def in_bounds(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Statements under a private connection's time-outs; committed when the block has ended.
+
+    A direct connection has them set for its session, and each statement commits by itself.
+    """
+    bounds: _Bounds = connection.private_bounds  # type: ignore[attr-defined]  # set above
+    if not bounds.local:
+        yield
+        return
+    with _atomic(connection):
+        _set(connection, bounds.settings(), local=True)
+        yield
+
+
 def set_statement_timeout(connection: BaseDatabaseWrapper, seconds: float) -> None:
     """Bound the next statements of a private connection by what is left of a lease."""
-    if connection.vendor == "postgresql":
-        millis = str(max(1, round(seconds * 1000)))
-        fetch(connection, "SELECT set_config('statement_timeout', %s, false)", (millis,))
+    if not is_postgres(connection):
+        return
+    bounds: _Bounds = connection.private_bounds  # type: ignore[attr-defined]  # set above
+    bounds.statement_s = seconds
+    if not bounds.local:
+        _set(connection, {"statement_timeout": bounds.settings()["statement_timeout"]}, local=False)
+
+
+def bind_per_transaction(connection: BaseDatabaseWrapper) -> None:
+    """From now on set time-outs per transaction: a pooler was noticed on this connection (WU2)."""
+    connection.private_bounds.local = True  # type: ignore[attr-defined]  # set above
 
 
 def close_thread_connections() -> None:

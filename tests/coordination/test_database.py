@@ -1,0 +1,180 @@
+"""The database's clock and the fragments, the same on both engines."""
+
+import datetime as dt
+import uuid
+from pathlib import Path
+
+import pytest
+from django.db import transaction as django_transaction
+from django.db.models import F
+
+from coordination import database
+from coordination.database import (
+    DbNow,
+    DbNowIndexed,
+    FileLock,
+    connection_of,
+    dbnow,
+    fetch,
+    json_out,
+    sql_for,
+)
+from coordination.errors import ConfigurationError
+from coordination.models import Lease
+from tests.support.rules import rule
+
+
+@pytest.mark.django_db
+class TestFragments:
+    @rule("coordination CK1", "architecture D2")
+    def test_the_clock_in_a_statement_is_the_databases_and_moves_within_a_transaction(self, engine):
+        Lease.objects.create(name="a", lease_until=DbNow(), epoch=1)
+        Lease.objects.create(name="b", lease_until=DbNow(60.0), epoch=1)
+        first, second = Lease.objects.order_by("name")
+        assert 59.9 < (second.lease_until - first.lease_until).total_seconds() < 65
+        if engine == "postgres":
+            [(before, after)] = fetch(
+                connection_of(), "SELECT clock_timestamp(), clock_timestamp() FROM pg_sleep(0)"
+            )
+            assert after >= before
+            assert dbnow() > before
+
+    @pytest.mark.parametrize("clock", [DbNow, DbNowIndexed])
+    @pytest.mark.parametrize("shift_s", [-3600.0, -0.5, 0.5, 86400.0])
+    def test_a_shifted_clock_compares_and_writes_alike(self, clock, shift_s):
+        Lease.objects.create(name="a", lease_until=clock(shift_s), epoch=1)
+        future = Lease.objects.filter(lease_until__gt=clock()).exists()
+        assert future is (shift_s > 0)
+        stored = Lease.objects.get().lease_until
+        assert abs((stored - dbnow()).total_seconds() - shift_s) < 2
+
+    def test_two_expressions_are_equal_only_with_the_same_clock_and_shift(self):
+        assert DbNow(1.0) == DbNow(1.0)
+        assert DbNow(1.0) != DbNow(2.0)
+        assert DbNow() != DbNowIndexed()
+
+    def test_the_indexed_clock_is_no_volatile_function(self, engine):
+        if engine == "sqlite":
+            pytest.skip("SQLite's clock stands still within a statement")
+        [(volatility,)] = fetch(
+            connection_of(), "SELECT provolatile FROM pg_proc WHERE proname = 'statement_timestamp'"
+        )
+        assert volatility == "s"
+        assert sql_for(connection_of()).now_indexed == "statement_timestamp()"
+
+    def test_every_kind_of_value_survives_the_array_source(self):
+        sql = sql_for(connection_of())
+        kinds = {
+            "a": "uuid", "b": "text", "c": "int", "d": "float", "e": "ts", "f": "json", "g": "bool",
+        }  # fmt: skip
+        key = uuid.uuid4()
+        instant = dt.datetime(2026, 3, 1, 12, 30, 15, 250000, tzinfo=dt.UTC)
+        row = (key, "text 'quoted' %s ü", 2**40, 1.5, instant, {"x": [1, None, "ü"]}, True)
+        empty = (None,) * 7
+        source = sql.rows(kinds)
+        found = fetch(
+            connection_of(),
+            f"SELECT a, b, c, d, e, f, g FROM {source.sql} ORDER BY c",
+            source.params([row, empty]),
+        )
+        full = next(one for one in found if one[0] is not None)
+        none = next(one for one in found if one[0] is None)
+        assert sql.uuid_out(full[0]) == key
+        assert full[1:4] == row[1:4]
+        assert sql.ts_out(full[4]) == instant
+        assert json_out(full[5]) == row[5]
+        assert bool(full[6]) is True
+        assert none == empty
+
+    def test_an_empty_array_source_has_no_rows(self):
+        source = sql_for(connection_of()).rows({"a": "uuid"})
+        assert fetch(connection_of(), f"SELECT * FROM {source.sql}", source.params([])) == []
+
+    @pytest.mark.parametrize("seconds", [0, 0.001, -0.001, 1.5, -7200, 1e7])
+    def test_seconds_are_added_and_measured_alike(self, seconds):
+        sql = sql_for(connection_of())
+        base = Lease.objects.create(
+            name="a", lease_until=dt.datetime(2026, 3, 1, tzinfo=dt.UTC), epoch=1
+        )
+        [(moved, span)] = fetch(
+            connection_of(),
+            f"SELECT {sql.add_seconds('lease_until')}, "
+            f"{sql.seconds_between(sql.add_seconds('lease_until'), 'lease_until')} "
+            "FROM cluster_leases",
+            (seconds, seconds),
+        )
+        expected = base.lease_until + dt.timedelta(seconds=seconds)
+        assert abs((sql.ts_out(moved) - expected).total_seconds()) < 0.001
+        assert float(span) == pytest.approx(seconds, abs=0.002)
+
+    def test_an_instant_of_python_and_one_of_the_database_compare_right(self):
+        Lease.objects.create(name="past", lease_until=dbnow() - dt.timedelta(seconds=2), epoch=1)
+        Lease.objects.create(name="future", lease_until=dbnow() + dt.timedelta(seconds=60), epoch=1)
+        late = Lease.objects.filter(lease_until__lt=DbNowIndexed())
+        assert [row.name for row in late] == ["past"]
+
+
+@rule("architecture D1", "coordination SQ2")
+@pytest.mark.django_db(transaction=True)
+def test_a_short_transaction_takes_the_write_lock_at_its_start_and_leaves_the_host_alone(engine):
+    connection = connection_of()
+    mode = getattr(connection, "transaction_mode", None)
+    seen = []
+    with (
+        connection.execute_wrapper(
+            lambda run, sql, params, many, context: (
+                seen.append(sql),
+                run(sql, params, many, context),
+            )[1]
+        ),
+        database.transaction(),
+    ):
+        Lease.objects.create(name="a", epoch=1)
+    if engine == "sqlite":
+        assert seen[0] == "BEGIN IMMEDIATE"
+    assert getattr(connection, "transaction_mode", None) == mode
+    assert Lease.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_short_transaction_rolls_back_as_a_whole_and_nests_as_a_savepoint():
+    with django_transaction.atomic():
+        Lease.objects.create(name="outer", epoch=1)
+        with database.transaction():
+            Lease.objects.update(epoch=F("epoch") + 1)
+            django_transaction.set_rollback(True)
+    assert Lease.objects.get().epoch == 1
+
+
+@rule("coordination SQ1")
+class TestFileLock:
+    def test_only_one_holder_at_a_time_and_the_file_stays(self, tmp_path):
+        first, second = FileLock(tmp_path / "db.coordinator"), FileLock(tmp_path / "db.coordinator")
+        assert first.acquire()
+        assert first.acquire()
+        assert not second.acquire()
+        assert (first.held, second.held) == (True, False)
+        first.release()
+        assert not first.held
+        assert second.acquire()
+        second.release()
+        assert (tmp_path / "db.coordinator").exists()
+
+    def test_it_names_its_holder(self, tmp_path):
+        import os
+
+        lock = FileLock(tmp_path / "db.coordinator")
+        assert lock.holder_pid() is None
+        lock.acquire()
+        assert lock.holder_pid() == os.getpid()
+        lock.release()
+
+    @pytest.mark.parametrize("name", [":memory:", "file:x?mode=memory&cache=shared", ""])
+    def test_a_database_in_memory_is_refused(self, name, monkeypatch):
+        monkeypatch.setitem(connection_of().settings_dict, "NAME", name)
+        with pytest.raises(ConfigurationError):
+            FileLock.of_database()
+
+    def test_it_never_locks_the_database_file_itself(self, monkeypatch):
+        monkeypatch.setitem(connection_of().settings_dict, "NAME", "/x/db.sqlite3")
+        assert FileLock.of_database().path == Path("/x/db.sqlite3.coordinator")

@@ -1,0 +1,141 @@
+"""Taking over: who is judged, in which order things go, and what a second observer finds."""
+
+import datetime as dt
+
+import pytest
+
+from coordination import workers
+from coordination.conf import conf
+from coordination.coordinator import reaper
+from coordination.coordinator.reaper import Reaper, orphans_due, review
+from coordination.failpoints import FailpointReached
+from coordination.models import EvidenceClass, JobAttempt, Lease, Worker
+from coordination.testing import FakeClock, crash_at, expire_worker, two_workers, worker
+from coordination.workers import Seen, WorkerRow
+from tests.support import engine
+from tests.support.rules import rule
+
+T = 15.0
+NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+def row(name, seq=1, left_s=T):
+    until = NOW + dt.timedelta(seconds=left_s)
+    return WorkerRow(name, "alive", seq, until - dt.timedelta(seconds=T), until)
+
+
+@rule("coordination CK4", "coordination TK6", "coordination 17")
+def test_the_review_never_judges_the_observer_itself():
+    seen = {"me": Seen(1, 0.0), "other": Seen(1, 0.0)}
+    rows = [row("me", left_s=-100), row("other", left_s=-100)]
+    found = review(seen, rows, NOW, 100.0, me="me", lease_s=T)
+    assert [gone.owner for gone in found.gone] == ["other"]
+    assert "me" not in found.seen
+
+
+@rule("coordination CK4")
+def test_the_review_remembers_only_rows_that_are_still_there():
+    found = review({"gone": Seen(1, 0.0)}, [row("new")], NOW, 5.0, me="me", lease_s=T)
+    assert found.seen == {"new": Seen(1, 5.0)}
+    assert not found.quiet
+
+
+@rule("coordination TK5")
+def test_an_owner_without_a_row_is_swept_after_two_leases_one_that_left_at_once():
+    kept, due = orphans_due({}, {"lost": "lost", "none": "", "left": "left"}, 100.0, T)
+    assert due == (("left", EvidenceClass.LEFT),)
+    kept, due = orphans_due(kept, {"lost": "lost", "none": ""}, 100.0 + 2 * T, T)
+    assert due == (("lost", EvidenceClass.SILENT), ("none", EvidenceClass.SILENT))
+    kept, due = orphans_due(kept, {}, 200.0, T)
+    assert (kept, due) == ({}, ())
+
+
+@pytest.mark.django_db
+class TestTakeOver:
+    @rule("coordination TK2", "coordination TK1", "coordination CK4")
+    def test_a_silent_worker_is_taken_over_by_the_observer_that_saw_its_silence(self):
+        dead, me = two_workers()
+        dead.leadership.claim()
+        job = engine.job("running", lease_owner=dead.owner)
+        expire_worker(dead.owner, by_s=2 * T)
+        one = Reaper(me.clock, lease_s=T, every_s=3)
+        assert one.tick(me.context()) == conf.REAPER_POLL_S
+        assert Worker.objects.get(pk=dead.owner).state == "alive"
+        me.clock.advance(T * 1.02)
+        one.tick(me.context())
+        stored = Worker.objects.get(pk=dead.owner)
+        assert (stored.state, stored.end_evidence, stored.end_cause) == ("lost", "E3", "silent")
+        assert Lease.objects.get().owner is None
+        job = engine.fresh(job)
+        assert (job.status, job.lease_owner, job.crash_count) == ("queued", None, 1)
+        assert one.tick(me.context()) == 3
+
+    @rule("coordination CK4")
+    def test_a_worker_that_beats_is_never_taken_over_whatever_the_database_clock_says(self):
+        other, me = two_workers()
+        one = Reaper(me.clock, lease_s=T, every_s=3)
+        for _ in range(10):
+            one.tick(me.context())
+            me.clock.advance(T)
+            assert other.beat()
+            expire_worker(other.owner, by_s=3600)  # the database's clock is an hour ahead
+        assert Worker.objects.get(pk=other.owner).state == "alive"
+
+    @rule("coordination TK2")
+    def test_the_second_observer_of_one_death_changes_nothing(self):
+        dead, _ = two_workers()
+        engine.job("running", lease_owner=dead.owner)
+        silent = {"cause": "silent", "beat_seq": 1}
+        assert reaper.take_over(dead.owner, EvidenceClass.SILENT, **silent).total == 1
+        assert reaper.take_over(dead.owner, EvidenceClass.SILENT, **silent) is None
+        assert JobAttempt.objects.count() == 1
+
+    @rule("coordination TK2")
+    @pytest.mark.parametrize("point", ["mark", "jobs"])
+    def test_a_crash_inside_a_take_over_leaves_all_of_it_to_the_next(self, point):
+        dead, _ = two_workers()
+        dead.leadership.claim()
+        job = engine.job("running", lease_owner=dead.owner)
+        silent = {"cause": "silent", "beat_seq": 1}
+        with crash_at(f"claims.after_take_over_{point}"), pytest.raises(FailpointReached):
+            reaper.take_over(dead.owner, EvidenceClass.SILENT, **silent)
+        assert Worker.objects.get(pk=dead.owner).state == "alive"
+        assert Lease.objects.get().owner == dead.owner
+        assert engine.fresh(job).lease_owner == dead.owner
+        assert reaper.take_over(dead.owner, EvidenceClass.SILENT, **silent).total == 1
+
+    @rule("coordination TK5")
+    def test_jobs_of_an_owner_without_any_row_come_back_after_two_leases(self):
+        clock = FakeClock()
+        me = worker(clock=clock)
+        job = engine.job("running", lease_owner="nobody:1:x")
+        one = Reaper(clock, lease_s=T, every_s=3)
+        one.tick(me.context())
+        clock.advance(2 * T - 1)
+        one.tick(me.context())
+        assert engine.fresh(job).status == "running"
+        clock.advance(4)
+        one.tick(me.context())
+        assert engine.fresh(job).status == "queued"
+
+    @rule("coordination SQ1", "coordination TK1")
+    def test_with_the_file_lock_everything_of_others_is_taken_over_at_once(self):
+        old, older = two_workers()
+        me = worker()
+        mine = engine.job("running", lease_owner=me.owner)
+        theirs = engine.job("running", lease_owner=old.owner)
+        orphan = engine.job("running", lease_owner="nobody:1:x")
+        assert reaper.take_over_all(me.owner) == 2
+        states = dict(Worker.objects.values_list("pk", "state"))
+        assert states == {old.owner: "lost", older.owner: "lost", me.owner: "alive"}
+        assert engine.fresh(mine).status == "running"
+        assert engine.fresh(theirs).status == "queued"
+        assert engine.fresh(orphan).status == "queued"
+
+    @rule("jobs J5")
+    def test_an_identity_that_its_own_worker_gives_up_costs_its_jobs_no_crash(self):
+        me = worker()
+        job = engine.job("running", lease_owner=me.owner)
+        reaper.take_over(me.owner, EvidenceClass.LEFT, cause="fenced")
+        assert (engine.fresh(job).status, engine.fresh(job).crash_count) == ("queued", 0)
+        assert workers.renew(me.owner, 1, lease_s=T) is None
