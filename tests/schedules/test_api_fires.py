@@ -219,6 +219,9 @@ def test_a_reason_is_a_code_with_params_and_a_sentence_in_the_readers_language(v
     assert found["reason"]["code"] == "misfire"
     assert found["reason"]["params"]["grace"] == 60
     assert found["reason"]["text"]
+    other = viewer.get(URL, headers={"Accept-Language": "zh-hans"}).json()["results"][0]["reason"]
+    assert (other["code"], other["params"]) == ("misfire", found["reason"]["params"])
+    assert other["text"] != found["reason"]["text"]
     assert found["span"] == {
         "from": "2026-03-28T12:00:00Z",
         "to": "2026-03-28T12:00:00Z",

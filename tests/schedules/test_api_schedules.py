@@ -6,12 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import close_old_connections, connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 from rest_framework.authtoken.models import Token
 
 from coordination.database import dbnow
-from schedules import fires
+from schedules import cron, fires
 from schedules.models import Schedule, ScheduleChange, ScheduleFire
 from schedules.states import FireOutcome
+from tests.support import firing
 from tests.support.api import AUTHORS, OPERATES, VIEWS, Http, caller, problem, user_with
 from tests.support.rules import rule
 
@@ -81,9 +83,11 @@ def test_every_verb_leaves_an_audit_entry_that_names_actor_and_face(author):
 @rule("interfaces R-3")
 def test_words_are_in_the_callers_language(author):
     row = created(author)
-    assert author.get(at(row), headers={"Accept-Language": "zh-hans"})["Content-Language"] == (
-        "zh-hans"
-    )
+    answer = author.get(at(row), headers={"Accept-Language": "zh-hans"})
+    assert answer["Content-Language"] == "zh-hans"
+    with translation.override("zh-hans"):
+        expected = cron.parse(DAILY["cron"], DAILY["timezone"]).words()
+    assert answer.json()["words"] == expected != row["words"]
 
 
 @rule("interfaces R-4", "schedules S8")
@@ -148,11 +152,13 @@ def test_an_event_schedule_has_its_trigger_in_one_place(author):
 
 @rule("interfaces R-5", "interfaces F11")
 def test_a_fire_in_between_does_not_break_a_persons_precondition(author):
-    row = created(author)
+    row = created(author, kind="interval", cron="", interval_s=60)
     etag = author.get(at(row))["ETag"]
-    later = dbnow().replace(microsecond=0) + dt.timedelta(days=3)
-    # What the scheduler's tick does to the row, told by the statement that the rule is about.
-    Schedule.objects.filter(pk=row["id"]).update(next_run_at=later, n_fires=1)
+    due = Schedule.objects.get(pk=row["id"]).anchor_at - dt.timedelta(seconds=60)
+    Schedule.objects.filter(pk=row["id"]).update(next_run_at=due)
+    fires.fire_batch(firing.leader().guard())
+    assert author.get(at(row, "status/")).json()["last_fire"]["outcome"] == "started"
+    assert Schedule.objects.get(pk=row["id"]).next_run_at > due
     assert author.get(at(row))["ETag"] == etag
     changed = author.patch(at(row), {"name": "New"}, format="json", headers={"If-Match": etag})
     assert (changed.status_code, changed["ETag"]) == (200, '"v2"')
