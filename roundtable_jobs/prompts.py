@@ -123,7 +123,7 @@ def voice_of(snapshot: Snapshot, part: Part) -> Seat | Leader:
 
 
 def _visible(turn: Turn, step: Step, ordinal: int) -> bool:
-    if not turn.said or turn.kind == BALLOT:
+    if not turn.said:
         return False
     if turn.step < step.step:
         return True

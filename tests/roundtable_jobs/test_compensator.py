@@ -169,6 +169,16 @@ def test_a_commit_between_the_draft_and_the_mark_keeps_the_mark(table, monkeypat
     assert not fresh(job).draft_persist_pending
 
 
+@rule("roundtable T15")
+def test_a_slow_projector_never_lowers_what_a_faster_one_has_noted(table):
+    _, job = draft_and_job()
+    rev = finish(job).result_rev
+    store.projected(job.pk, rev)
+    store.projected(job.pk, rev - 3, code="orphaned_result")
+    after = fresh(job)
+    assert (after.projected_rev, after.projection_code) == (rev, "")
+
+
 @rule("roundtable P1", "settled 48")
 def test_a_crash_after_the_draft_was_written_writes_it_only_once(table):
     draft, job = draft_and_job()

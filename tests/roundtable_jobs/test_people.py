@@ -64,6 +64,8 @@ def test_a_user_has_at_most_three_unfinished_jobs(table):
         create()
     assert caught.value.limit == 3
     create(user=user("ben"))
+    store.cancel(RoundtableJob.objects.filter(user=user()).first().pk, by="ana")
+    assert create().status == JobStatus.QUEUED
 
 
 @rule("roundtable 5")
