@@ -11,11 +11,17 @@ from django.core.checks import Warning as CheckWarning
 
 from coordination.database import alias, connection_of
 from schedules import targets
+from schedules.conf import conf
 from schedules.errors import TargetMissing
 from schedules.models import Schedule
 
 PROBE_ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 MOST_NAMED = 10
+
+
+def keys(**_kwargs: Any) -> list[CheckMessage]:
+    """E004: a key of `SCHEDULES` is unknown or its value unusable."""
+    return [Error(message, hint=hint, id="schedules.E004") for message, hint in conf.problems()]
 
 
 def zones(**_kwargs: Any) -> list[CheckMessage]:
@@ -119,6 +125,7 @@ def _broken() -> list[CheckMessage]:
 
 def register_all() -> None:
     """Register the checks; those that read rows run with `--database` and at start-up."""
+    register(keys, "schedules")
     register(zones, "schedules")
     register(target_modules, "schedules")
     register(stored, Tags.database)

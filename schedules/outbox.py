@@ -296,7 +296,7 @@ def drop(row: Schedule, reason: str, params: Mapping[str, Any]) -> int:
         f" WHERE schedule_id = %s AND state = '{_DELIVERY.WAITING}'",
         [reason, fragments.value_in("json", dict(params)), fragments.uuid_in(row.pk)],
     )
-    Schedule.objects.filter(pk=row.pk).update(window_end=None)
+    Schedule.objects.using(alias()).filter(pk=row.pk).update(window_end=None)
     row.window_end = None
     return dropped
 
@@ -307,7 +307,8 @@ def latest_or_sample(row: Schedule) -> dict[str, Any]:
     A sample is marked `sample: true` (E20). Consumes no delivery.
     """
     found = (
-        TriggerEvent.objects.filter(kind=row.event_kind, subject=row.event_subject)
+        TriggerEvent.objects.using(alias())
+        .filter(kind=row.event_kind, subject=row.event_subject)
         .order_by("-occurred_at", "-pk")
         .first()
     )

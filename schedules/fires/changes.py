@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib.auth.base_user import AbstractBaseUser
 
+from coordination.database import alias
 from schedules.fires import settings
 from schedules.models import Schedule, ScheduleChange
 
@@ -66,7 +67,7 @@ def write(
     `at` is the reading of the database's clock by which the verb judged: what was due until
     then belongs to the old settings, what is due later to the new ones (H4).
     """
-    return ScheduleChange.objects.create(
+    return ScheduleChange.objects.using(alias()).create(
         schedule=row,
         schedule_key=row.key,
         verb=verb,

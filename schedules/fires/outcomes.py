@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordination.database import connection_of, fetch, json_out, run, sql_for
+from coordination.database import alias, connection_of, fetch, json_out, run, sql_for
 from coordination.failpoints import failpoint
 from coordination.jobs import Ended, JobStatus, LeasedJob
 from schedules import outbox, states, triggers
@@ -187,7 +187,7 @@ def _rows_of(
     model: type[LeasedJob], ids: Sequence[uuid.UUID]
 ) -> Sequence[tuple[uuid.UUID, str, Any]]:
     has_result = any(item.name == "result" for item in model._meta.get_fields())
-    rows = model._default_manager.filter(pk__in=ids)
+    rows = model._default_manager.using(alias()).filter(pk__in=ids)
     if has_result:
         # Only this model has the column, which the abstract one does not know.
         found: Any = rows

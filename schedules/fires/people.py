@@ -68,7 +68,7 @@ def _insert(row: Schedule) -> None:
         with django_transaction.atomic(using=alias()):
             row.save(using=alias(), force_insert=True)
     except IntegrityError as error:
-        if Schedule.objects.filter(key=row.key).exists():
+        if Schedule.objects.using(alias()).filter(key=row.key).exists():
             raise KeyTaken(row.key) from error
         raise
 
@@ -202,7 +202,8 @@ def locked(schedule_id: uuid.UUID, version: int | None) -> tuple[Schedule, datet
 
 def _changed_since(row: Schedule, version: int) -> list[str]:
     diffs = (
-        ScheduleChange.objects.filter(schedule=row, version__gt=version)
+        ScheduleChange.objects.using(alias())
+        .filter(schedule=row, version__gt=version)
         .order_by("version")
         .values_list("diff", flat=True)
     )
@@ -235,10 +236,10 @@ def _store(
         _retrigger(row, diff, now, by)
     row.version += 1
     row.updated_by = by
-    Schedule.objects.filter(pk=row.pk).update(
+    Schedule.objects.using(alias()).filter(pk=row.pk).update(
         **{name: getattr(row, name) for name in _SETTINGS_COLUMNS}, updated_at=DbNow()
     )
-    row.refresh_from_db(fields=["updated_at", "window_end"])
+    row.refresh_from_db(using=alias(), fields=["updated_at", "window_end"])
 
 
 def _switch(row: Schedule, now: datetime, by: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from coordination.database import ArraySource, Fragments, connection_of, fetch, sql_for
+from coordination.database import ArraySource, Fragments, alias, connection_of, fetch, sql_for
 from coordination.ids import uuid7
 from coordination.leases import LeaderToken
 from schedules import states
@@ -236,7 +236,7 @@ def progressed(row: Schedule, fire: FireRow) -> None:
     Absolute values made from the locked row (FD3). `version` and `updated_at` stay.
     """
     row.n_fires += int(fire.outcome == states.FireOutcome.STARTED)
-    Schedule.objects.filter(pk=row.pk).update(
+    Schedule.objects.using(alias()).filter(pk=row.pk).update(
         last_fire_at=fire.fire_at, last_outcome=fire.outcome, n_fires=row.n_fires
     )
 
@@ -244,4 +244,4 @@ def progressed(row: Schedule, fire: FireRow) -> None:
 def set_last_outcome(schedule_ids: Sequence[uuid.UUID], outcome: str) -> None:
     """Correct the outcome of schedules whose start was refused after they were advanced."""
     if schedule_ids:
-        Schedule.objects.filter(pk__in=schedule_ids).update(last_outcome=outcome)
+        Schedule.objects.using(alias()).filter(pk__in=schedule_ids).update(last_outcome=outcome)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from coordination.database import transaction
+from coordination.database import alias, transaction
 from schedules import outbox, states, targets
 from schedules.errors import Problem, ScheduleInvalid, ScheduleStateConflict, TargetMissing
 from schedules.fires import changes, people, record, settings, starting
@@ -60,7 +60,7 @@ def run_now(
         record.record([fire])
         user = changes.user_of(actor)
         if user is not None:
-            ScheduleFire.objects.filter(pk=fire.id).update(actor=user)
+            ScheduleFire.objects.using(alias()).filter(pk=fire.id).update(actor=user)
         changes.write(
             row,
             states.ChangeVerb.RUN,
@@ -70,7 +70,7 @@ def run_now(
             via=via,
             note=note,
         )
-    return ScheduleFire.objects.get(pk=fire.id)
+    return ScheduleFire.objects.using(alias()).get(pk=fire.id)
 
 
 def _problems(
@@ -96,7 +96,8 @@ def _free_instant(row: Schedule, now: datetime) -> datetime:
     The clock of SQLite has three digits, so two runs may be asked for in one reading (H1).
     """
     latest = (
-        ScheduleFire.objects.filter(schedule=row, kind=states.FireKind.MANUAL, fire_at__gte=now)
+        ScheduleFire.objects.using(alias())
+        .filter(schedule=row, kind=states.FireKind.MANUAL, fire_at__gte=now)
         .order_by("-fire_at")
         .values_list("fire_at", flat=True)
         .first()

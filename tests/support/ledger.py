@@ -1,0 +1,154 @@
+"""What happened, told twice: a table written in the fenced transaction, a log outside of it.
+
+`seed` makes schedules whose tasks write both. `check` then asserts what must hold whatever
+died where: each accepted run has one row, no older attempt after a newer one, every effect
+outside belongs to a run, epochs rise, everything ended.
+"""
+
+import json
+import os
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from django.db import connection
+
+from coordination.jobs import ENDED
+from coordination.models import LeaseHistory
+from coordination.tasks import durable
+from coordination.tasks.models import TaskRun
+from schedules import fires, outbox
+from schedules.models import Schedule, ScheduleFire, TriggerDelivery, TriggerEvent
+
+TABLE = "test_ledger"
+LOG = "TEST_EFFECT_LOG"
+EVENT = "source.changed"
+
+
+def create_table():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"CREATE TABLE {TABLE} (run text NOT NULL, attempt integer NOT NULL, at text NOT NULL)"
+        )
+
+
+def drop_table():
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {TABLE}")
+
+
+def outside(context):
+    """An effect that no database can take back: appended and on the disk before it returns."""
+    line = json.dumps({"run": str(context.claim.job_id), "attempt": context.claim.attempt})
+    fd = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(fd, f"{line}\n".encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def accept(context):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {TABLE} (run, attempt, at) VALUES (%s, %s, %s)",
+            [str(context.claim.job_id), context.claim.attempt, context.claim.owner],
+        )
+
+
+@durable(takes_context=True, atomic=True)
+def exactly_once(context):
+    """Body and finish are one transaction: exactly one row for each run (J3)."""
+    outside(context)
+    accept(context)
+
+
+@durable(takes_context=True)
+def at_least_once(context):
+    """Row and event are one fenced transaction, the finish is another."""
+    outside(context)
+    with context.fenced_atomic():
+        accept(context)
+        outbox.emit(EVENT, "ledger", {"source": "ledger", "counts": {"added": 1}})
+    return {"rows": 1}
+
+
+def seed():
+    """Two schedules due every second and one that listens to what one of them tells."""
+    for key, task in (("once", exactly_once), ("least", at_least_once)):
+        make(key, task, kind="interval", interval_s=1)
+    make(
+        "listens",
+        exactly_once,
+        kind="event",
+        event_kind=EVENT,
+        event_subject="ledger",
+        debounce_s=0,
+    )
+
+
+def make(key, task, **fields):
+    fields = {"key": key, "name": key, "target": task.module_path, "overlap": "allow", **fields}
+    return fires.create(fields, actor="test", via="command")
+
+
+def quiet():
+    """Let nothing new become due; what has been started goes on to its end."""
+    for row in Schedule.objects.filter(enabled=True, kind="interval"):
+        fires.pause(row.pk, actor="test", via="command")
+
+
+def settled():
+    """Whether everything that was started has ended and every event has been dealt with."""
+    return not (
+        ScheduleFire.objects.filter(outcome="started").exists()
+        or TaskRun.objects.exclude(status__in=ENDED).exists()
+        or TriggerEvent.objects.filter(state="pending").exists()
+        or TriggerDelivery.objects.filter(state="waiting").exists()
+    )
+
+
+def accepted():
+    """Every accepted row as (run, attempt), in the order in which they were written."""
+    order = "ctid" if connection.vendor == "postgresql" else "rowid"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT run, attempt FROM {TABLE} ORDER BY {order}")
+        return cursor.fetchall()
+
+
+def effects():
+    """Every effect outside as (run, attempt), in order; a line cut short by a kill is none."""
+    try:
+        with Path(os.environ[LOG]).open() as lines:
+            found = [json.loads(line) for line in lines if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+    return [(item["run"], item["attempt"]) for item in found]
+
+
+def check(*, drained):
+    """Assert what holds at any moment and, when `drained`, what holds at the end."""
+    runs = {str(run.pk): run for run in TaskRun.objects.all()}
+    once = {key for key, run in runs.items() if run.kind.endswith("exactly_once")}
+    rows = accepted()
+    for run, n in Counter(run for run, _ in rows if run in once).items():
+        assert n == 1, f"{run} was accepted {n} times"
+        assert runs[run].status == "done", f"{run} was accepted and is {runs[run].status}"
+    for name, told in (("accepted", rows), ("effects", effects())):
+        attempts = defaultdict(list)
+        for run, attempt in told:
+            attempts[run].append(attempt)
+        for run, found in attempts.items():
+            assert run in runs, f"{name}: {run} is no run"
+            assert found == sorted(found), f"{name}: attempts of {run} came as {found}"
+            assert len(found) == len(set(found)), f"{name}: {run} repeated an attempt: {found}"
+    done = {run for run, row in runs.items() if row.status == "done"}
+    assert done <= {run for run, _ in rows}, "a run is done and left no row"
+    assert {run for run, _ in rows} <= {run for run, _ in effects()}
+    epochs = list(LeaseHistory.objects.order_by("id").values_list("epoch", flat=True))
+    assert epochs == sorted(set(epochs))
+    if drained:
+        assert settled()
+        # A job that met three deaths in a row is set aside, as it must be (J5): visible, ended.
+        for run in (row for key, row in runs.items() if key not in done):
+            assert run.status == "quarantined", run.status
+            assert run.crash_count >= run.max_crashes
