@@ -1,5 +1,8 @@
 """Roundtables over REST: create, read, turns, cancel, resume, and whose they are."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -389,6 +392,32 @@ def test_filters_narrow_the_list(owner):
     assert len(owner.get(URL, {"mode": "round_robin,debate"}).json()["results"]) == 2
     problem(owner.get(URL, {"state": "finished"}), 422, "invalid")
     problem(owner.get(URL, {"status": "done"}), 422, "unknown_parameter")
+
+
+@pytest.mark.django_db(transaction=True)
+@rule("roundtable T1", "interfaces R-6")
+@pytest.mark.parametrize("with_draft", [True, False])
+def test_many_repeats_of_one_request_at_once_are_one_job(with_draft):
+    clients = [caller("olga", ADD)]
+    draft = draft_of("olga")
+    for _number in range(3):
+        clients.append(APIClient())
+        clients[-1].cookies = clients[0].cookies
+    body = raw_snapshot(**({"draft_id": str(draft.pk)} if with_draft else {}))
+    together = threading.Barrier(len(clients), timeout=20)
+
+    def send(client):
+        try:
+            together.wait()
+            answer = client.post(URL, body, format="json", headers={"Idempotency-Key": "k"})
+            return answer.status_code, answer.json().get("id")
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        answers = list(pool.map(send, clients))
+    assert sorted(status for status, _id in answers) == [200, 200, 200, 201], answers
+    assert {name for _status, name in answers} == {str(RoundtableJob.objects.get().pk)}
 
 
 @pytest.mark.django_db(transaction=True)
