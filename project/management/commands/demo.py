@@ -73,6 +73,10 @@ class Command(BaseCommand):
             found = self._run(show, options["port"] or stage.free_port())
         except DemoFailed as failure:
             raise CommandError(str(failure)) from failure
+        except KeyboardInterrupt as interrupt:
+            for player in show.players:
+                player.hurry()
+            raise CommandError("Stopped at once.", returncode=130) from interrupt
         finally:
             self._stop(show)
             close_thread_connections()
@@ -171,10 +175,10 @@ class Command(BaseCommand):
 
         With `orderly`, raises DemoFailed when the coordinator did not stop clean.
         """
-        players, show.players = show.players, []
-        for player in players:
+        for player in show.players:
             player.stop()
-        codes = {player.name: player.wait() for player in players}
+        codes = {player.name: player.wait() for player in show.players}
+        players, show.players = show.players, []
         if orderly and codes.get("coordinator"):
             tail = next(p.tail() for p in players if p.name == "coordinator")
             raise DemoFailed(
