@@ -8,8 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import django
+
+if TYPE_CHECKING:
+    from coordination import jobs
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "state-machines.md"
 
@@ -44,10 +48,9 @@ def _words(states: tuple[str, ...]) -> str:
     return ", ".join(f"`{state}`" for state in states)
 
 
-def _row(edge: object) -> str:
-    source, target, verb, function, issue = edge  # type: ignore[misc]  # a NamedTuple of five
-    performs = f"later: {issue}" if issue else f"`{function}`"
-    return f"| `{source}` | `{target}` | {verb} | {performs} |"
+def _row(edge: jobs.Edge) -> str:
+    performs = f"later: {edge.issue}" if edge.issue else f"`{edge.function}`"
+    return f"| `{edge.source}` | `{edge.target}` | {edge.verb} | {performs} |"
 
 
 def main() -> int:
