@@ -1,0 +1,1 @@
+"""A host app of the registry tests."""

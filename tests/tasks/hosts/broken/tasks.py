@@ -1,0 +1,3 @@
+"""A `tasks` module that cannot be imported."""
+
+raise RuntimeError("a setting of the host is missing")

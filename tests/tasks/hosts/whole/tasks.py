@@ -1,0 +1,8 @@
+"""A `tasks` module with one task."""
+
+from coordination.tasks.compat import task
+
+
+@task
+def fine():
+    """Runs."""
