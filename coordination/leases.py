@@ -133,9 +133,11 @@ class Leadership:
         """
         ttl_s = self.lease_s if ttl_s is None else ttl_s
         owner = self.owner
-        sent = self._clock.now()
         with transaction() as connection:
-            won = _claim(connection, self.name, owner, ttl_s)
+            known = _lock(connection, self.name)
+            # Only now: waiting for a lock on the row must not count as leadership.
+            sent = self._clock.now()
+            won = _claim(connection, self.name, owner, ttl_s, known=known)
         if won is None:
             return None
         epoch, until, gap_s, previous = won
@@ -312,15 +314,19 @@ VACATE = """
 _Won = tuple[int, datetime.datetime, float | None, str | None]
 
 
-def _claim(connection: BaseDatabaseWrapper, name: str, owner: str, ttl_s: float) -> _Won | None:
+def _lock(connection: BaseDatabaseWrapper, name: str) -> int | None:
+    """The epoch of the lease's row, which is locked from now on; None when there is no row."""
+    lock = sql_for(connection).for_update
+    rows = fetch(connection, f"SELECT epoch FROM cluster_leases WHERE name = %s {lock}", (name,))
+    return int(rows[0][0]) if rows else None
+
+
+def _claim(
+    connection: BaseDatabaseWrapper, name: str, owner: str, ttl_s: float, *, known: int | None
+) -> _Won | None:
     sql = sql_for(connection)
-    before = fetch(
-        connection,
-        "SELECT epoch FROM cluster_leases WHERE name = %s",
-        (name,),
-    )
-    if before:
-        claimed = _claim_existing(connection, sql, name, owner, ttl_s, epoch=int(before[0][0]))
+    if known is not None:
+        claimed = _claim_existing(connection, sql, name, owner, ttl_s, epoch=known)
     else:
         claimed = _claim_absent(connection, sql, name, owner, ttl_s)
     # Zero rows is the normal way to learn that another worker was faster.

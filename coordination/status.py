@@ -27,6 +27,7 @@ MAX_AGE_S = 30.0
 HEALTHY = "cluster.healthy"
 EMBEDDED = "cluster.embedded"
 NO_WORKER = "cluster.no_worker"
+NOT_RENEWING = "cluster.not_renewing"
 NO_SCHEDULER = "cluster.no_scheduler"
 NO_LEADER = "cluster.no_leader"
 DEGRADED = "cluster.degraded_versions"
@@ -45,6 +46,10 @@ TEMPLATES = {
     NO_WORKER: gettext_lazy(
         "No coordinator is running: nothing fires and nothing is executed. "
         "Start one with: manage.py run_coordinator."
+    ),
+    NOT_RENEWING: gettext_lazy(
+        "No coordinator has renewed for %(silent_s)s (%(workers_n)s): nothing fires. They are "
+        "gone, or the database refuses their writes."
     ),
     NO_SCHEDULER: gettext_lazy(
         "The scheduler is off: none of the coordinators has the role, so schedules do not fire. "
@@ -124,7 +129,10 @@ def judge(facts: Facts, max_age_s: float = MAX_AGE_S) -> Verdict:
     """Decide what to say, the gravest first. Pure."""
     live = [member for member in facts.members if member.live]
     if not live:
-        return Verdict(NO_WORKER)
+        silent_s = [member.heartbeat_s for member in facts.members]
+        if not silent_s:
+            return Verdict(NO_WORKER)
+        return Verdict(NOT_RENEWING, {"silent_s": min(silent_s), "workers_n": len(silent_s)})
     counts = {"workers_n": len(live), "versions_n": len(_versions(live))}
     if not any("scheduler" in member.roles for member in live):
         return Verdict(NO_SCHEDULER, counts)

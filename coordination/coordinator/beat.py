@@ -150,7 +150,7 @@ class Beat:
             self._failed(place, sent, error)
             return False
         if self._outage:
-            logger.info("Renewals succeed again.", extra={"event": "fence.recovered"})
+            logger.info("Renewals succeed again.", extra={"event": "lease.renew_recovered"})
             self._outage = ""
         return confirmed
 

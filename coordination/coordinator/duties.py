@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from django.db import Error as DatabaseFault
+
 from coordination import wakeups
 from coordination.clock import Clock
 from coordination.database import close_thread_connections, connection_of
@@ -131,7 +133,8 @@ class Duty:
             self.loop.name,
             error,
             self._retry_s(),
-            exc_info=error,
+            # An outage needs no traceback: it is not the duty's fault.
+            exc_info=None if isinstance(error, DatabaseFault) else error,
             extra={"event": "loop.failed", "loop": self.loop.name, "error": text},
         )
 

@@ -49,12 +49,19 @@ class Election:
         self._won = won
         self._chance = chance
         self.bell = wakeups.Bell(wakeups.LEASES)
+        self.looked = threading.Event()
 
     def look(self) -> float:
         """Claim when the lease is free; return the seconds until the next look.
 
-        Raises DatabaseError unchanged.
+        Raises DatabaseError unchanged. `looked` is set after the first one.
         """
+        try:
+            return self._look()
+        finally:
+            self.looked.set()
+
+    def _look(self) -> float:
         if not self._may_lead() or self._leadership.held():
             return POLL_S
         holder = leases.current(self._leadership.name)

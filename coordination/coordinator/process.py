@@ -48,6 +48,8 @@ from coordination.loops import Loop, TickContext
 logger = logging.getLogger(__name__)
 
 WATCH_S = 0.25
+FIRST_LOOK_S = 0.5
+"""How long the start waits to know, and say, whether this process leads."""
 STATUS_EVERY_S = 300.0
 PRUNE_EVERY_S = 300.0
 
@@ -258,6 +260,8 @@ class Coordinator:
         for duty in self.duties:
             self._start(duty.loop.name, lambda duty=duty: duty.run(self._stopping))  # type: ignore[misc]  # mypy infers no lambda default
         self._steer_dispatcher()
+        if "scheduler" in self.roles:
+            self.election.looked.wait(FIRST_LOOK_S)
         if self._started is not None:
             self._started(self)
 

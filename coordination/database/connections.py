@@ -17,6 +17,7 @@ from coordination.conf import conf
 from coordination.database.fragments import as_utc, sql_for
 
 OWN_BUSY_TIMEOUT_S = 20
+OWN_CONNECT_TIMEOUT_S = 5
 POOLER_PORTS = ("6432",)
 OLDEST_SQLITE = (3, 35, 0)
 """The first with UPDATE ... RETURNING (D1)."""
@@ -147,6 +148,9 @@ def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "
         changed["OPTIONS"]["timeout"] = max(timeout_s, OWN_BUSY_TIMEOUT_S)
     elif "pool" not in changed["OPTIONS"]:
         changed["CONN_MAX_AGE"] = None
+        # Without these a partition holds a thread for minutes: through the kernel's own limits.
+        changed["OPTIONS"].setdefault("connect_timeout", OWN_CONNECT_TIMEOUT_S)
+        changed["OPTIONS"].setdefault("tcp_user_timeout", round(conf.LEASE_S * 1000))
         if application_name:
             changed["OPTIONS"]["application_name"] = application_name[:63]
     if connection.settings_dict == changed:

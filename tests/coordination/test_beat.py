@@ -169,7 +169,7 @@ def test_an_outage_is_logged_once_and_its_end_too(one, monkeypatch, caplog):
         for _ in range(4):
             one.beat.beat()
     one.beat.beat()
-    assert [r.event for r in caplog.records] == ["lease.renew_failed", "fence.recovered"]
+    assert [r.event for r in caplog.records] == ["lease.renew_failed", "lease.renew_recovered"]
 
 
 @rule("architecture 6")

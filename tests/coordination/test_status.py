@@ -59,7 +59,7 @@ def facts(*members, embedded=False, lead=True, since_s=None):
     ("found", "code", "healthy"),
     [
         (facts(), status.NO_WORKER, False),
-        (facts(member(lease_left_s=-0.1)), status.NO_WORKER, False),
+        (facts(member(lease_left_s=-0.1, heartbeat_s=15.1)), status.NOT_RENEWING, False),
         (facts(member(roles=("dispatcher",))), status.NO_SCHEDULER, False),
         (facts(member(), lead=None), status.NO_LEADER, False),
         (facts(member(), lead=holder(-1), since_s=18), status.NO_LEADER, False),
@@ -166,7 +166,7 @@ class TestReading:
         first, second = two_workers()
         expire_worker(first.owner)
         expire_worker(second.owner)
-        assert status.verdict().code == status.NO_WORKER
+        assert status.verdict().code == status.NOT_RENEWING
 
     @rule("interfaces G-2")
     def test_a_verdict_costs_few_queries(self, django_assert_max_num_queries):
