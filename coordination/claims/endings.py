@@ -169,7 +169,8 @@ def end_batch(verb: Verb, batch: Sequence[Ending]) -> list[Claim]:
 
 def _end_together(verb: Verb, batch: Sequence[Ending]) -> list[Claim]:
     model, owner = batch[0].claim.model, batch[0].claim.owner
-    # Rows are locked in one order by every batch, so two of them cannot wait for each other.
+    # Asked for in one order; a deadlock with a take-over of the same rows is still possible, and
+    # is repeated by its loser (FD5).
     ordered = sorted(batch, key=lambda ending: ending.claim.job_id)
     failpoint("claims.before_finish")
     with database.transaction() as connection:
