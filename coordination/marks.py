@@ -134,7 +134,12 @@ def sentence(code: str, params: Mapping[str, Any] | None) -> str:
 def reason(code: str, params: Mapping[str, Any] | None) -> SafeString | str:
     """Return the sentence of a reason for a column, which is kept wide enough to be read."""
     text = sentence(code, params)
-    return format_html('<span class="ops-reason">{}</span>', text) if text else EMPTY
+    return wide(text) if text else EMPTY
+
+
+def wide(text: object) -> SafeString:
+    """Return a text for a column that must not be squeezed."""
+    return format_html('<span class="ops-wide">{}</span>', text)
 
 
 def json_text(value: object) -> str:

@@ -118,7 +118,7 @@ class RoundtableJobAdmin(LeasedJobAdmin):
     @cell(gettext_lazy("title"), order="title")
     def title_text(self, row: RoundtableJob) -> object:
         """The title, cut for the list."""
-        return marks.short(row.title or row.pk)
+        return marks.wide(marks.short(row.title or row.pk))
 
     @cell(gettext_lazy("topic"))
     def topic_text(self, row: RoundtableJob) -> object:
@@ -203,7 +203,7 @@ class RoundtableJobAdmin(LeasedJobAdmin):
 class RoundtableTurnAdmin(ReadOnlyAdmin):
     """Every turn, stored once."""
 
-    list_display = ("place", "job", "round", "kind", "who", "state_word", "text", "committed")
+    list_display = ("place", "who", "kind", "text", "state_word", "committed", "round", "job")
     list_filter = ("kind", "role", "state")
     list_select_related = ("job",)
     search_fields = ("agent_name", "job__title")
@@ -257,7 +257,7 @@ class RoundtableTurnAdmin(ReadOnlyAdmin):
     @cell(gettext_lazy("text"))
     def text(self, row: RoundtableTurn) -> object:
         """The beginning of what was said."""
-        return marks.short(said(row), 80)
+        return marks.wide(marks.short(said(row), 80))
 
     @cell(gettext_lazy("data"))
     def data_block(self, row: RoundtableTurn) -> object:

@@ -6,6 +6,7 @@ schedule, and leaves the admin's log entry beside the app's own audit entry (F7,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ class ScheduleAdmin(OpsAdmin):
     change_form_template = "admin/roundtable_schedules/schedule/change_form.html"
     confirm_template = "admin/roundtable_schedules/schedule/confirm.html"
     actions = ("run_now", "pause", "resume")
-    list_display = ("key_text", "state_word", "target_text", "when", "next_fire", "last")
+    list_display = ("key_text", "state_word", "when", "next_fire", "last", "target_text")
     list_filter = ("enabled", "kind")
     search_fields = ("key", "name")
     ordering = ("key",)
@@ -86,6 +87,15 @@ class ScheduleAdmin(OpsAdmin):
             sets.insert(0, (_("Now"), {"fields": ("state_word", "preview", "last")}))
             sets.append((_("Changes"), {"fields": ("audit",)}))
         return sets
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        """Return the schedule, with a copy of it as stored: a form writes into the other one."""
+        row = super().get_object(request, object_id, from_field)
+        if row is not None:
+            row.ops_stored = copy.copy(row)
+        return row
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
@@ -267,6 +277,7 @@ class ScheduleAdmin(OpsAdmin):
     @cell(gettext_lazy("state"), order="enabled")
     def state_word(self, row: Schedule) -> object:
         """On, paused by whom and why, or broken and why."""
+        row = getattr(row, "ops_stored", row)
         if row.broken_code:
             return marks.broken(marks.sentence(row.broken_code, row.broken_params))
         if row.enabled:
@@ -287,7 +298,7 @@ class ScheduleAdmin(OpsAdmin):
     @cell(gettext_lazy("when"))
     def when(self, row: Schedule) -> object:
         """The expression and its words."""
-        return when_words(row)
+        return marks.wide(when_words(row))
 
     @cell(gettext_lazy("next"), order="next_run_at")
     def next_fire(self, row: Schedule) -> object:
@@ -306,7 +317,8 @@ class ScheduleAdmin(OpsAdmin):
 
     @cell(gettext_lazy("next fires"))
     def preview(self, row: Schedule) -> object:
-        """The words and the next due instants."""
+        """The words and the next due instants, as stored."""
+        row = getattr(row, "ops_stored", row)
         lines = [(self.moment(row, at, row.timezone),) for at in upcoming(row)]
         words = when_words(row, whole=True)
         if not lines:
@@ -321,16 +333,16 @@ class ScheduleAdmin(OpsAdmin):
             (
                 self.moment(row, change.at),
                 change.get_verb_display(),
-                change.actor_name,
-                change.get_via_display(),
-                "" if change.verb == ChangeVerb.CREATE else ", ".join(change.diff),
+                " · ".join(filter(None, (change.actor_name, change.get_via_display(), fields))),
             )
             for change in row.changes.order_by("-id")[:10]
+            # A creation sets every field; only what an edit touched says something.
+            for fields in ["" if change.verb == ChangeVerb.CREATE else ", ".join(change.diff)]
         ]
         if not lines:
             return marks.EMPTY
-        text = "<li>{} <strong>{}</strong> · {} · {} · {}</li>"
-        return format_html('<ul class="ops-list">{}</ul>', format_html_join("", text, lines))
+        items = format_html_join("", "<li>{} <strong>{}</strong> · {}</li>", lines)
+        return format_html('<ul class="ops-list">{}</ul>', items)
 
 
 def _actor(request: HttpRequest) -> AbstractBaseUser:

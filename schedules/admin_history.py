@@ -21,7 +21,7 @@ from schedules.states import EventState
 class ScheduleFireAdmin(ReadOnlyAdmin):
     """One record for every due instant, with the reason when nothing was started."""
 
-    list_display = ("due", "key_text", "kind", "outcome_word", "reason", "run", "late", "epoch")
+    list_display = ("due", "key_text", "outcome_word", "reason", "kind", "run", "late", "epoch")
     list_filter = ("outcome", "kind")
     search_fields = ("schedule_key",)
     ordering = ("-fire_at", "-id")

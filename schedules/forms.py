@@ -268,5 +268,6 @@ class PauseForm(forms.Form):
         label=gettext_lazy("Note"),
         required=False,
         max_length=500,
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
         help_text=gettext_lazy("Shown wherever the pause is shown."),
     )

@@ -173,6 +173,8 @@ def test_a_conflict_loses_nothing_and_needs_a_second_click(author):
     table = {line["label"]: (line["yours"], line["now"], line["original"])
              for line in conflict["rows"]}  # fmt: skip
     assert table["Name"] == ("Mine", "Theirs", "Nightly")
+    assert re.search(r"<li><time[^>]*>.*?02:30:00", text), "what is stored, not what was typed"
+    assert "04:00:00" not in text
     assert table["Cron expression"] == ("0 6 * * *", "30 2 * * *", "30 2 * * *")
     assert 'value="Mine"' in text
     row.refresh_from_db()
