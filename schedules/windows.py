@@ -19,7 +19,7 @@ from coordination.failpoints import failpoint
 from coordination.leases import LeaderToken
 from schedules import outbox, states, triggers
 from schedules.conf import conf
-from schedules.fires import record, starting
+from schedules.fires import record, starting, telling
 from schedules.fires.record import FireRow
 from schedules.models import Schedule, TriggerDelivery, TriggerEvent
 from schedules.outbox import Closing, NewDelivery
@@ -167,6 +167,7 @@ def close(
             return None
         fire = _close(row, guard, looking_since)
     failpoint("outbox.after_window_commit")
+    telling.tell([fire] if fire else [])
     return fire
 
 
@@ -252,8 +253,7 @@ def _fire(row: Schedule, decision: triggers.Window, epoch: int) -> FireRow:
     if row.overlap != states.Overlap.ALLOW:
         blocker = record.unfinished([row.pk]).get(row.pk)
         if blocker is not None:
-            run = blocker.run_id or blocker.fire_id
-            return starting.overlapped(fire, run=run, since=blocker.since)
+            return starting.overlapped(fire, blocker)
     values = triggers.event_values(outbox.as_event(latest), ids)
     prepared = starting.prepare(row, fire, event=values, origin=_origin(latest))
     return prepared if isinstance(prepared, FireRow) else starting.start([prepared])[0]

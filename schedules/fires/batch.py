@@ -10,7 +10,6 @@ B5  A row that cannot be planned is parked, with a fire that says why; the other
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +22,11 @@ from coordination.leases import LeaderToken
 from schedules import planner, states
 from schedules.conf import conf
 from schedules.cron import CronError
-from schedules.fires import record, starting
+from schedules.fires import record, starting, telling
 from schedules.fires.record import Advance, FireRow
 from schedules.fires.starting import Candidate
 from schedules.models import Schedule
 from schedules.planner import Plan, PlanError, PlanInput
-
-logger = logging.getLogger(__name__)
 
 _OUT = states.FireOutcome
 
@@ -75,7 +72,7 @@ def fire_batch(
         mine = [item for item in items if item.row.pk in won]
         fires = _start_and_record(mine)
     failpoint("fires.after_commit")
-    _log(fires)
+    telling.tell(fires)
     return BatchResult(len(items), len(won), tuple(fires))
 
 
@@ -97,6 +94,7 @@ def park(schedule_id: uuid.UUID, guard: LeaderToken, error: BaseException) -> bo
         won = record.advance([_advance(item) for item in items], guard)
         fires = [item.fire for item in items if item.fire and item.row.pk in won]
         record.record(fires)
+    telling.tell(fires)
     return bool(won)
 
 
@@ -127,8 +125,7 @@ def _decide(items: Sequence[_Item], now: datetime, epoch: int) -> None:
         if item.row.pk in taken:
             item.fire = None
         elif blocker := blockers.get(item.row.pk):
-            run = blocker.run_id or blocker.fire_id
-            item.fire = starting.overlapped(item.fire, run=run, since=blocker.since)
+            item.fire = starting.overlapped(item.fire, blocker)
 
 
 def _plan(item: _Item, now: datetime, epoch: int) -> None:
@@ -244,25 +241,3 @@ def _start_and_record(items: Sequence[_Item]) -> list[FireRow]:
     refused = [fire.schedule_id for fire in fires if fire.outcome == _OUT.FAILED_TO_START]
     record.set_last_outcome(refused, _OUT.FAILED_TO_START)
     return [fire for fire in fires if fire.id in kept]
-
-
-def _log(fires: Sequence[FireRow]) -> None:
-    for fire in fires:
-        if fire.outcome == _OUT.STARTED:
-            event, level = "schedule.fired", logging.INFO
-        elif fire.outcome == _OUT.FAILED_TO_START:
-            event, level = "schedule.failed", logging.ERROR
-        else:
-            event, level = "schedule.skipped", logging.INFO
-        if fire.kind == states.FireKind.MISFIRE:
-            level = max(level, logging.WARNING)
-        logger.log(
-            level,
-            "%s key=%s due=%s outcome=%s reason=%s",
-            event,
-            fire.schedule_key,
-            fire.fire_at.isoformat(),
-            fire.outcome,
-            fire.reason_code or "-",
-            extra={"event": event, "key": fire.schedule_key, "fire": str(fire.id)},
-        )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError
@@ -20,7 +20,8 @@ from django.db import transaction as django_transaction
 
 from coordination import wakeups
 from coordination.database import DbNow, alias, dbnow, transaction
-from schedules import outbox, states
+from schedules import outbox, signals, states
+from schedules.conf import conf
 from schedules.errors import (
     KeyTaken,
     Problem,
@@ -29,12 +30,14 @@ from schedules.errors import (
     ScheduleStateConflict,
     StaleVersion,
 )
-from schedules.fires import changes, settings, timing
+from schedules.fires import changes, record, settings, starting, telling, timing
 from schedules.fires.changes import Actor
+from schedules.fires.record import FireRow
 from schedules.models import Schedule, ScheduleChange
-from schedules.planner import PlanInput
+from schedules.planner import PlanInput, Skip
 
 _ON = states.ChangeVerb
+_TICK = timedelta(microseconds=1)
 
 
 def create(fields: Mapping[str, Any], *, actor: Actor, via: str) -> Schedule:
@@ -106,7 +109,8 @@ def edit(
         diff = changes.diff(before, changes.snapshot(row))
         if diff:
             _refuse(settings.check(row, now=now, changed=frozenset(diff)))
-            _store(row, was, diff, now, actor=actor)
+            passed = timing.passed_over(was, now)
+            _store(row, was, diff, now, actor=actor, passed=passed)
             changes.write(row, _ON.EDIT, diff, at=now, actor=actor, via=via, note=note)
             _wake()
     return row
@@ -138,19 +142,29 @@ def pause(
         before, was = changes.snapshot(row), timing.plan_input(row)
         row.enabled, row.pause_note, row.paused_until = False, note, until
         diff = changes.diff(before, changes.snapshot(row))
-        _store(row, was, diff, now, actor=actor)
+        _store(row, was, diff, now, actor=actor, passed=None)
         changes.write(row, _ON.PAUSE, diff, at=now, actor=actor, via=via, note=note)
+        telling.tell_switched(row, signals.schedule_paused, changes.name_of(actor))
     return row
 
 
 def resume(
-    schedule_id: uuid.UUID, *, version: int | None = None, actor: Actor, via: str, note: str = ""
+    schedule_id: uuid.UUID,
+    *,
+    version: int | None = None,
+    actor: Actor,
+    via: str,
+    note: str = "",
+    catch_up_now: bool = False,
 ) -> Schedule:
-    """Switch a schedule on again. It never fires for the past (S6).
+    """Switch a schedule on again. It never fires for the past unless asked (S6).
 
     The instants passed over since the pause become one `skipped_paused` row; none when
-    nothing was passed over. Raises ScheduleNotFound, StaleVersion, ScheduleInvalid (the
-    stored settings are no longer usable), or ScheduleStateConflict when it is on.
+    nothing was passed over. With `catch_up_now` the latest of them fires at once, however
+    late, and only the older ones are skipped.
+
+    Raises ScheduleNotFound, StaleVersion, ScheduleInvalid (the stored settings are no longer
+    usable), or ScheduleStateConflict when it is on.
     """
     with transaction():
         row, now = locked(schedule_id, version)
@@ -160,10 +174,40 @@ def resume(
         row.enabled = True
         _refuse(settings.check(row, now=now, changed=frozenset({"enabled"})))
         diff = changes.diff(before, changes.snapshot(row))
-        _store(row, was, diff, now, actor=actor)
+        passed = timing.passed_over(was, now)
+        latest = passed.span_to if passed and catch_up_now else None
+        if latest is not None:
+            passed = timing.passed_over(was, latest - _TICK)
+        _store(row, was, diff, now, actor=actor, passed=passed)
         changes.write(row, _ON.RESUME, diff, at=now, actor=actor, via=via, note=note)
+        if latest is not None:
+            _catch_up(row, latest, now, by=changes.name_of(actor))
+        telling.tell_switched(row, signals.schedule_resumed, changes.name_of(actor))
         _wake()
     return row
+
+
+def _catch_up(row: Schedule, at: datetime, now: datetime, *, by: str) -> None:
+    """Fire one instant that a pause passed over, in the transaction that ends the pause."""
+    on_time = (now - at).total_seconds() <= conf.ON_TIME_S
+    fire = FireRow(
+        schedule_id=row.pk,
+        schedule_key=row.key,
+        fire_at=at,
+        kind=states.FireKind.SCHEDULED if on_time else states.FireKind.MISFIRE,
+        outcome=states.FireOutcome.STARTED,
+        target=row.target,
+        actor_name=by,
+    )
+    blocker = record.unfinished([row.pk]).get(row.pk)
+    if blocker is not None and row.overlap != states.Overlap.ALLOW:
+        fire = starting.overlapped(fire, blocker)
+    else:
+        prepared = starting.prepare(row, fire)
+        fire = prepared if isinstance(prepared, FireRow) else starting.start([prepared])[0]
+    record.record([fire])
+    record.progressed(row, fire)
+    telling.tell([fire])
 
 
 def delete(
@@ -217,15 +261,19 @@ def _store(
     now: datetime,
     *,
     actor: Actor,
+    passed: Skip | None,
 ) -> None:
-    """Write a changed row, with what the change means for instants and deliveries."""
+    """Write a changed row, with what the change means for instants and deliveries.
+
+    `passed` is recorded as passed over when the change moves or enables the schedule.
+    """
     by = changes.name_of(actor)
     switched = "enabled" in diff
     if "starts_at" in diff:
         row.anchor_at = timing.anchor(row)
     moved = bool(set(diff) & set(settings.TIMING)) or bool(row.broken_code)
     if moved or (switched and row.enabled):
-        timing.record_passed_over(row, was, now, by=by)
+        timing.record_passed_over(row, was, passed, by=by)
         row.next_run_at = timing.reschedule(row, now)
         if moved:
             _refuse(timing.never_fires(row))

@@ -10,7 +10,7 @@ from typing import Any
 from coordination.database import alias, transaction
 from schedules import outbox, states, targets
 from schedules.errors import Problem, ScheduleInvalid, ScheduleStateConflict, TargetMissing
-from schedules.fires import changes, people, record, settings, starting
+from schedules.fires import changes, people, record, settings, starting, telling
 from schedules.fires.changes import Actor
 from schedules.fires.record import FireRow
 from schedules.models import Schedule, ScheduleFire
@@ -58,6 +58,7 @@ def run_now(
         )
         fire = _start(row, fire, inputs, overlap or row.overlap)
         record.record([fire])
+        telling.tell([fire])
         user = changes.user_of(actor)
         if user is not None:
             ScheduleFire.objects.using(alias()).filter(pk=fire.id).update(actor=user)
@@ -109,8 +110,7 @@ def _start(row: Schedule, fire: FireRow, inputs: Mapping[str, Any] | None, overl
     if overlap != states.Overlap.ALLOW:
         blocker = record.unfinished([row.pk]).get(row.pk)
         if blocker is not None:
-            run = blocker.run_id or blocker.fire_id
-            return starting.overlapped(fire, run=run, since=blocker.since)
+            return starting.overlapped(fire, blocker)
     event = None
     if row.kind == states.ScheduleKind.EVENT:
         event = outbox.latest_or_sample(row)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
@@ -18,7 +17,7 @@ from django.db import transaction as django_transaction
 from coordination.database import alias
 from schedules import rendering, states, targets
 from schedules.errors import TargetInputError, TargetMissing
-from schedules.fires.record import FireRow
+from schedules.fires.record import Blocker, FireRow
 from schedules.models import Schedule
 from schedules.targets import RunRef, Start, Target
 
@@ -168,11 +167,12 @@ def refuse(fire: FireRow, code: str, params: Mapping[str, Any]) -> FireRow:
     )
 
 
-def overlapped(fire: FireRow, *, run: object, since: datetime) -> FireRow:
+def overlapped(fire: FireRow, blocker: Blocker) -> FireRow:
     """Return the fire as skipped because an earlier run is unfinished (S5)."""
+    run = blocker.run_id or blocker.fire_id
     return replace(
         fire,
         outcome=states.FireOutcome.SKIPPED_OVERLAP,
         reason_code="overlap",
-        reason_params={"run": str(run or ""), "since": since.isoformat()},
+        reason_params={"run": str(run), "since": blocker.since.isoformat()},
     )

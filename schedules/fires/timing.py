@@ -7,9 +7,9 @@ from datetime import datetime
 from schedules import planner, states
 from schedules.cron import CronError
 from schedules.errors import Problem
-from schedules.fires import record
+from schedules.fires import record, telling
 from schedules.models import Schedule
-from schedules.planner import PlanError, PlanInput
+from schedules.planner import PlanError, PlanInput, Skip
 
 _WHERE = {
     states.ScheduleKind.CRON: "/cron",
@@ -43,16 +43,22 @@ def never_fires(row: Schedule) -> list[Problem]:
     return [Problem(pointer, "never_fires", "It would never fire.")]
 
 
-def record_passed_over(row: Schedule, was: PlanInput, now: datetime, *, by: str) -> None:
-    """Record in one row what was due under the old settings and will not be fired (S6, H1).
+def passed_over(was: PlanInput, now: datetime) -> Skip | None:
+    """Return what was due by `now` under the old settings and has no record; None if nothing.
 
-    `row` still carries the note and the actor of its pause. A schedule that was unreadable
-    had no due instants to record. The caller holds the row lock.
+    A schedule that was unreadable had no due instants.
     """
     try:
-        skip = planner.passed_over(was, now, now)
+        return planner.passed_over(was, now, now)
     except (CronError, PlanError):
-        return
+        return None
+
+
+def record_passed_over(row: Schedule, was: PlanInput, skip: Skip | None, *, by: str) -> None:
+    """Record in one row what was due under the old settings and will not be fired (S6, H1).
+
+    `row` still carries the note and the actor of its pause. The caller holds the row lock.
+    """
     if skip is None:
         return
     if was.enabled:
@@ -61,20 +67,18 @@ def record_passed_over(row: Schedule, was: PlanInput, now: datetime, *, by: str)
     else:
         outcome, fire_at = states.FireOutcome.SKIPPED_PAUSED, skip.span_from
         code, params = "paused", {"by": row.paused_by, "note": row.pause_note}
-    record.record(
-        [
-            record.FireRow(
-                schedule_id=row.pk,
-                schedule_key=row.key,
-                fire_at=fire_at,
-                kind=states.FireKind.MISFIRE,
-                outcome=outcome,
-                reason_code=code,
-                reason_params=params,
-                span_from=skip.span_from,
-                span_to=skip.span_to,
-                n_instants=skip.n_instants,
-                target=row.target,
-            )
-        ]
+    fire = record.FireRow(
+        schedule_id=row.pk,
+        schedule_key=row.key,
+        fire_at=fire_at,
+        kind=states.FireKind.MISFIRE,
+        outcome=outcome,
+        reason_code=code,
+        reason_params=params,
+        span_from=skip.span_from,
+        span_to=skip.span_to,
+        n_instants=skip.n_instants,
+        target=row.target,
     )
+    record.record([fire])
+    telling.tell([fire])

@@ -4,9 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import transaction
+from django.dispatch import Signal
 
 from coordination.database import dbnow
-from schedules import fires
+from schedules import fires, signals
 from schedules.errors import (
     KeyTaken,
     ScheduleInvalid,
@@ -304,3 +306,53 @@ def test_a_run_now_of_an_event_schedule_uses_a_sample_until_an_event_has_happene
         )
         fire = fires.run_now(row.pk, actor="ana", via="api")
     assert (fire.kind, fire.inputs) == ("manual", {"n": 7})
+
+
+@rule("schedules S6", "schedules H1")
+def test_a_resume_that_is_asked_to_catch_up_fires_the_latest_passed_instant_once(target):
+    row = firing.schedule(kind="interval", interval_s=60)
+    fires.pause(row.pk, actor="ana", via="api")
+    born = row.created_at - timedelta(seconds=601)
+    first = born.replace(microsecond=0) + timedelta(seconds=60)
+    Schedule.objects.update(
+        created_at=born, anchor_at=born.replace(microsecond=0), next_run_at=first
+    )
+    fires.resume(row.pk, actor="bo", via="api", catch_up_now=True)
+    fire, skip = ScheduleFire.objects.order_by("-fire_at")
+    assert (fire.outcome, fire.fire_at) == ("started", first + timedelta(seconds=540))
+    assert (skip.outcome, skip.fire_at, skip.n_instants) == ("skipped_paused", first, 9)
+    assert len(target.started) == 1
+    row.refresh_from_db()
+    assert (row.last_fire_at, row.next_run_at > dbnow()) == (fire.fire_at, True)
+    assert fires.fire_batch(firing.leader().guard()).n_due == 0
+
+
+@rule("interfaces D-5")
+@pytest.mark.django_db(transaction=True)
+def test_signals_tell_what_was_committed_and_a_receiver_that_raises_stops_nothing():
+    heard = []
+
+    def listen(signal, **kwargs):
+        heard.append(kwargs)
+        raise RuntimeError("a receiver of the host is broken")
+
+    all_signals = [value for value in vars(signals).values() if isinstance(value, Signal)]
+    for signal in all_signals:
+        signal.connect(listen, weak=False)
+    try:
+        row = firing.schedule()
+        fires.run_now(row.pk, actor="ana", via="api")
+        fires.run_now(row.pk, actor="ana", via="api")
+        fires.pause(row.pk, actor="ana", via="api")
+        with transaction.atomic():
+            fires.resume(row.pk, actor="ana", via="api")
+            transaction.set_rollback(True)
+    finally:
+        for signal in all_signals:
+            signal.disconnect(listen)
+    assert [item.get("outcome", "switched") for item in heard] == [
+        "started",
+        "skipped_overlap",
+        "switched",
+    ]
+    assert {item["schedule_key"] for item in heard} == {"s"}
