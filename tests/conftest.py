@@ -5,9 +5,12 @@ import os
 import hypothesis
 import pytest
 
+from tests.support import emptying
+
 hypothesis.settings.register_profile("default", deadline=None, database=None, max_examples=60)
 hypothesis.settings.register_profile("thorough", deadline=None, database=None, max_examples=500)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+emptying.install()
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server"}
 ENGINE_MARKERS = ("django_db", "cluster", "both_engines")
