@@ -1,7 +1,9 @@
 """What a task may ask for, by either decorator, and what is refused until its release (T2)."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from coordination.tasks.compat import InvalidTask, Task, task
 from tests.support.rules import rule
 
 pytestmark = rule("jobs T2")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def body():
@@ -156,5 +159,6 @@ def test_a_task_can_be_declared_before_models_are_loaded(tmp_path):
         text=True,
         check=False,
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
