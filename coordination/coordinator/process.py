@@ -62,10 +62,14 @@ class Coordinator:
         *,
         roles: Sequence[str] = loops.ROLES,
         for_s: float | None = None,
+        grace_s: float | None = None,
         clock: Clock | None = None,
         started: Callable[[Coordinator], None] | None = None,
     ) -> None:
-        """Prepare only. `for_s` ends it by itself; `started` is called once it works."""
+        """Prepare only. `for_s` ends it by itself, `grace_s` is how long a stop may take.
+
+        `started` is called once it works.
+        """
         self.roles = tuple(roles)
         self.clock = clock or SystemClock()
         self.timing = Timing(conf.LEASE_S, conf.renew_every_s, conf.margin_s)
@@ -82,6 +86,7 @@ class Coordinator:
             proof=self._lock_held if self.embedded else None,
         )
         self.pooler = wakeups.PoolerWatch()
+        self.grace_s = conf.STOP_GRACE_S if grace_s is None else grace_s
         self._for_s = for_s
         self._started = started
         self._stopping = threading.Event()
@@ -133,11 +138,6 @@ class Coordinator:
                 self.lock.release()
             close_thread_connections()
         return self._code
-
-    def run_once(self) -> ExitCode:
-        """Give each role one tick, wait for the jobs it started, and stop in order (M-6)."""
-        self._for_s = 0.0
-        return self.run()
 
     def broken_loops(self) -> dict[str, str]:
         """Loops whose last tick failed, or that hang, with what is wrong."""

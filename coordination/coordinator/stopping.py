@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from django.db import Error as DatabaseFault
 
 from coordination import signals, wakeups, workers
-from coordination.conf import conf
 from coordination.database import connection_of
 from coordination.models import WorkerState
 
@@ -47,7 +46,10 @@ class OrderedStop:
         self._drained = True
 
     def run(self) -> bool:
-        """Do it; True when every thread ended and the row says `left`."""
+        """Do it; True when every loop ended and the row says `left`.
+
+        Work that was handed back is no fault: its bodies end with the process (J21).
+        """
         dispatcher = self._process.dispatcher
         busy = len(dispatcher.running()) if dispatcher else 0
         logger.info(
@@ -55,7 +57,7 @@ class OrderedStop:
             "(grace %g s)",
             self._why,
             busy,
-            conf.STOP_GRACE_S,
+            self._process.grace_s,
             extra={"event": "worker.stopping", "jobs": busy},
         )
         self._try("set draining", self._set_draining)
@@ -93,8 +95,7 @@ class OrderedStop:
         if dispatcher is None:
             return
         try:
-            self._handed_back = dispatcher.drain(self._began + conf.STOP_GRACE_S)
-            self._drained = dispatcher.idle()
+            self._handed_back = dispatcher.drain(self._began + self._process.grace_s)
         except Exception:  # the boundary of the drain thread: the row then is left to the reapers
             self._drained = False
             logger.exception("Draining failed.", extra={"event": "worker.drain_failed"})
@@ -115,7 +116,7 @@ class OrderedStop:
 
     def _wait_for(self, draining: threading.Thread) -> None:
         process = self._process
-        limit_s = conf.STOP_GRACE_S + END_GRACE_S
+        limit_s = self._process.grace_s + END_GRACE_S
         shown = self._began
         while draining.is_alive() and self._clock.now() - self._began < limit_s:
             draining.join(0.05)

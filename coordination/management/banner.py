@@ -44,7 +44,7 @@ def lines(process: Coordinator, *, took_s: float) -> Iterator[str]:
     yield f"loops      {loop_names}"
     yield f"peers      {peers(process.owner)}"
     wait = "" if process.leadership.held() else "; standing by until the lease is free"
-    yield f"ready      in {took_s:.1f} s{wait}. Stop with Ctrl-C (grace {conf.STOP_GRACE_S:g} s)."
+    yield f"ready      in {took_s:.1f} s{wait}. Stop with Ctrl-C (grace {process.grace_s:g} s)."
 
 
 def server() -> str:

@@ -65,7 +65,7 @@ def test_a_standby_leads_at_once_when_the_leader_is_terminated(cluster, postgres
 
 
 def _listens(cluster, n):
-    workers = [w for w in cluster.status()["workers"] if w["state"] == "alive"]
+    workers = [w for w in cluster.workers() if w["state"] == "alive"]
     return len([w for w in workers if w["info"].get("listen") == "on"]) == n
 
 
@@ -138,9 +138,8 @@ def test_a_stopped_process_fences_itself_on_waking_and_comes_back_as_another(
     assert leads["epoch"] == 2
     old = wait(
         lambda: next(
-            w
-            for w in cluster.status()["workers"]
-            if w["id"] == won["worker"] and w["state"] == "lost"
+            (w for w in cluster.workers() if w["id"] == won["worker"] and w["state"] == "lost"),
+            None,
         ),
         what="the old identity is lost",
     )
@@ -162,7 +161,7 @@ def test_a_stop_shorter_than_half_a_lease_fences_nobody(cluster, postgres_only):
 
 
 def _beat(cluster, process):
-    rows = [w for w in cluster.status()["workers"] if w["pid"] == process.pid]
+    rows = [w for w in cluster.workers() if w["pid"] == process.pid]
     return rows[0]["beat_seq"]
 
 
@@ -170,6 +169,7 @@ def _beat(cluster, process):
 def test_a_lost_beat_connection_is_replaced_without_a_trip(cluster, postgres_only):
     process = cluster.start(COORDINATION_LEASE_S="6")
     won = process.wait_event("lease.acquired")
+    wait(lambda: _listens(cluster, 1), what="the listener is there")
     [[(ended,)]] = administer(
         cluster.url,
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "

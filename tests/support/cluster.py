@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -116,6 +117,26 @@ class Cluster:
             timeout=60,
             check=False,
         )
+
+    def query(self, sql):
+        """Rows of one statement, without the cost of a process. Text and numbers only."""
+        if not self.url.startswith("sqlite"):
+            return administer(self.url, sql)[0]
+        connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=20)
+        try:
+            with connection:
+                return connection.execute(sql).fetchall()
+        finally:
+            connection.close()
+
+    def workers(self):
+        """The worker rows, oldest first, as dictionaries."""
+        columns = ("id", "pid", "state", "beat_seq", "end_evidence", "info")
+        rows = self.query(f"SELECT {', '.join(columns)} FROM cluster_workers ORDER BY started_at")
+        found = [dict(zip(columns, row, strict=True)) for row in rows]
+        for row in found:
+            row["info"] = json.loads(row["info"]) if isinstance(row["info"], str) else row["info"]
+        return found
 
     def status(self):
         """What `coordination_status --json` prints."""

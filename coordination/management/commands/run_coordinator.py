@@ -45,6 +45,13 @@ class Command(BaseCommand):
         parser.add_argument(
             "--wait", type=float, default=60.0, help="Seconds to wait for the database (60)."
         )
+        parser.add_argument(
+            "--grace",
+            type=float,
+            default=None,
+            metavar="S",
+            help="Seconds that running work gets after a stop signal. Default: STOP_GRACE_S.",
+        )
         ways = parser.add_mutually_exclusive_group()
         ways.add_argument(
             "--once", action="store_true", help="Give each role one tick, then stop in order."
@@ -87,6 +94,7 @@ class Command(BaseCommand):
             process = Coordinator(
                 roles=options["roles"],
                 for_s=for_s,
+                grace_s=options["grace"],
                 started=lambda process: self._banner(process, time.monotonic() - began),
             )
         except CoordinationError as error:
@@ -120,8 +128,13 @@ class Command(BaseCommand):
         return code
 
     def _banner(self, process: Coordinator, took_s: float) -> None:
-        for line in banner.lines(process, took_s=took_s):
-            self.stderr.write(line)
+        try:
+            for line in banner.lines(process, took_s=took_s):
+                self.stderr.write(line)
+        except DatabaseFault as error:
+            # It works already; a fault in its self-portrait must not end it.
+            connection_of().close()
+            self.stderr.write(f"ready      (the rest could not be read: {str(error).strip()})")
         _stream(self.stderr).flush()
 
     def _database_answers(self, wait_s: float) -> bool:
