@@ -66,6 +66,8 @@ def prepare(
     except TargetInputError as error:
         params = {"pointer": f"/inputs{error.pointer}", "msg": error.message}
         return refuse(fire, "input_invalid", params)
+    except OUTAGE:
+        raise
     except Exception as error:  # noqa: BLE001 - host code and damaged rows: this fire only
         return failed(fire, error)
     start = Start(

@@ -3,6 +3,7 @@
 import pytest
 
 from coordination import claims, failpoints, identity, workers
+from coordination.jobs import Ended
 from coordination.models import EvidenceClass
 from coordination.tasks.models import TaskRun
 from schedules import fires
@@ -42,6 +43,17 @@ def test_the_end_of_the_run_is_the_end_of_the_fire(status, outcome, reason):
     assert (fire.outcome, fire.reason_code) == (outcome, reason)
     assert fire.ended_at >= fire.fired_at
     assert Schedule.objects.get().last_outcome == outcome
+
+
+@pytest.mark.django_db
+@rule("schedules H1", "style Database")
+def test_a_fire_that_has_ended_is_not_moved_by_another_end():
+    fire = fired()
+    claim = firing.finish(fire.run_id)
+    late = Ended(TaskRun, fire.run_id, claim.attempt, "error")
+    assert fires.settle([late]) == {}
+    fire.refresh_from_db()
+    assert fire.outcome == "finished"
 
 
 @pytest.mark.django_db
