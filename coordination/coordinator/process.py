@@ -393,7 +393,7 @@ class Coordinator:
             "leading" if self.leadership.held() else "standing by",
             self.beat.renewals,
             self._job_counters() or "no dispatcher",
-            extra={"event": "status"},
+            extra={"event": "worker.status"},
         )
 
     # --- stop -------------------------------------------------------------------------------
