@@ -37,6 +37,7 @@ class Execution:
         self._stopping = False
         self._abandoned = ""
         self._callbacks: list[Callable[[], None]] = []
+        self.ended = False
 
     def check(self) -> None:
         """Raise `Fenced` when this attempt may no longer write or cause effects (SF5)."""
@@ -59,6 +60,10 @@ class Execution:
     def abandoned(self) -> bool:
         """Whether the outcome of this attempt is no longer wanted by anybody."""
         return bool(self._abandoned) or self.fence.fenced_here()
+
+    def note_end(self) -> None:
+        """The body has ended the job itself, in a committed transaction: write no end again."""
+        self.ended = True
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, from another thread, when a cancel `now` or an end is due.

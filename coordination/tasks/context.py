@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coordination import claims
-from coordination.jobs import Claim, JobHandle
+from coordination.dispatcher import Execution
+from coordination.jobs import Claim
 from coordination.tasks.compat import TaskContext
 from coordination.tasks.errors import TaskCancelled
 
@@ -25,7 +27,7 @@ class DurableContext(_Base):  # type: ignore[misc]  # frozen at run time, the st
     nothing is checked then and `fenced_atomic` is plain `atomic`.
     """
 
-    handle: JobHandle | None = None
+    handle: Execution | None = None
 
     @property
     def claim(self) -> Claim | None:
@@ -47,10 +49,15 @@ class DurableContext(_Base):  # type: ignore[misc]  # frozen at run time, the st
         """Whether somebody asked to cancel. No query."""
         return self.handle is not None and bool(self.handle.cancel_requested())
 
-    def fenced_atomic(self) -> AbstractContextManager[claims.Gate | None]:
+    @contextmanager
+    def fenced_atomic(self) -> Iterator[claims.Gate | None]:
         """A transaction that commits only while this attempt holds the job (J3).
 
-        The gate's `finish(result=...)` ends the task in it, so its effect happens exactly once.
+        The gate's `finish(result=...)` ends the task in it, so its effect happens exactly
+        once; what the body does afterwards no longer counts. None stands for the gate inline.
         """
         self.check()
-        return claims.fenced_atomic(self.claim)
+        with claims.fenced_atomic(self.claim) as gate:
+            yield gate
+        if self.handle is not None and gate is not None and gate.finished:
+            self.handle.note_end()

@@ -84,7 +84,9 @@ class TaskRunner:
         except Exception as error:  # noqa: BLE001 - a declaration that changed since the enqueue
             return Failed(told(error))
         _send(task_started, call.result)
-        return _attempt(call)
+        outcome = _attempt(call)
+        # What a body returns or raises after it has ended its job itself changes nothing.
+        return AlreadyEnded() if call.handle.ended else outcome
 
     def settled(self, handle: JobHandle, outcome: Outcome) -> None:
         """Send `task_finished` once the end is committed; a retry has not finished."""
@@ -92,6 +94,9 @@ class TaskRunner:
         if status is None:
             return
         run = cast(TaskRun, handle.job)
+        if isinstance(outcome, AlreadyEnded):
+            _send(task_finished, results.read(str(run.pk)))
+            return
         run.status, run.finished_at = status, timezone.now()
         if isinstance(outcome, Failed):
             run.error = dict(outcome.error)
@@ -120,7 +125,6 @@ def _attempt(call: _Call) -> Outcome:
                 value = payloads.result(call.task, _called(call))
                 assert gate is not None
                 gate.finish(result=value, error=None)
-            call.run.result = value
             return AlreadyEnded()
         return Done({"result": payloads.result(call.task, _called(call)), "error": None})
     except Fenced:

@@ -147,6 +147,19 @@ def writes_fenced(context, name):
     return name
 
 
+@task(takes_context=True)
+def finishes_itself(context, name, fails_afterwards=False):
+    from django.contrib.auth.models import Group  # as above
+
+    with context.fenced_atomic() as gate:
+        Group.objects.create(name=name)
+        gate.finish(result=f"made {name}")
+    calls.append("ended")
+    if fails_afterwards:
+        raise ValueError("too late to count")
+    return "not this"
+
+
 @task
 async def uses_the_orm(name):
     from django.contrib.auth.models import Group  # as above

@@ -154,6 +154,16 @@ def test_an_atomic_task_that_fails_leaves_no_effect():
     assert not Group.objects.filter(name="bad").exists()
 
 
+@rule("jobs J3")
+@pytest.mark.parametrize("fails_afterwards", [False, True])
+def test_a_body_may_end_its_task_with_its_effect(fails_afterwards, caplog):
+    result = finished(samples.finishes_itself.enqueue("group", fails_afterwards))
+    assert result.return_value == "made group"
+    assert Group.objects.filter(name="group").count() == 1
+    assert samples.calls == ["ended"]
+    assert "lost" not in caplog.text
+
+
 @rule("jobs J22")
 def test_an_async_body_uses_the_orm_on_a_connection_of_its_own():
     assert finished(samples.uses_the_orm.enqueue("async-group")).return_value == 1
