@@ -60,7 +60,7 @@ def route(guard: LeaderToken, *, limit: int | None = None) -> int:
             for event in free
             if event.pk in routed
             for row in listening
-            if triggers.matches(_trigger(row), outbox.as_event(event))
+            if _matches(row, event)
         ]
         outbox.deliver(deliveries)
         failpoint("outbox.after_deliveries")
@@ -101,13 +101,25 @@ def _listening(events: Sequence[TriggerEvent]) -> tuple[list[Schedule], list[Sch
 
 
 def _matches_any(row: Schedule, events: Sequence[TriggerEvent]) -> bool:
-    trigger = _trigger(row)
-    return any(triggers.matches(trigger, outbox.as_event(event)) for event in events)
+    return any(_matches(row, event) for event in events)
 
 
 def _any_match(rows: Sequence[Schedule], event: TriggerEvent) -> bool:
-    found = outbox.as_event(event)
-    return any(triggers.matches(_trigger(row), found) for row in rows)
+    return any(_matches(row, event) for row in rows)
+
+
+def _matches(row: Schedule, event: TriggerEvent) -> bool:
+    """Whether a schedule gets a delivery; a condition of the host that raises holds not (E25)."""
+    try:
+        return triggers.matches(_trigger(row), outbox.as_event(event))
+    except Exception:  # the other schedules get their deliveries; this one has a fault to repair
+        logger.exception(
+            "a condition of %s cannot be judged for event %s",
+            row.key,
+            event.pk,
+            extra={"event": "event.condition_failed", "key": row.key},
+        )
+        return False
 
 
 def _trigger(row: Schedule) -> triggers.Trigger:

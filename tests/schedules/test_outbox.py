@@ -444,3 +444,19 @@ def test_an_event_waits_for_a_locked_schedule_and_others_are_routed(engine):
         assert TriggerEvent.objects.get(state="pending").subject == "a"
     assert windows.route(guard) == 1
     assert TriggerDelivery.objects.count() == 2
+
+
+@pytest.mark.django_db
+@rule("schedules E25")
+def test_a_condition_that_raises_costs_its_own_schedule_a_delivery_and_no_other(caplog):
+    def broken(wanted, data):
+        raise ZeroDivisionError("the host's condition is broken")
+
+    with firing.event_kind("tests.fragile", conditions=[Condition("x", "x", test=broken)]):
+        listener("bad", event_kind="tests.fragile", event_conditions={"x": "1"})
+        listener("good", event_kind="tests.fragile")
+        with transaction.atomic():
+            outbox.emit("tests.fragile", "", {})
+        assert windows.route(firing.leader().guard()) == 1
+        assert TriggerDelivery.objects.get().schedule_key == "good"
+    assert "a condition of bad cannot be judged" in caplog.text

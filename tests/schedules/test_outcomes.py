@@ -120,6 +120,19 @@ def test_a_run_that_fails_emits_nothing():
     assert not TriggerEvent.objects.exists()
 
 
+@pytest.mark.django_db
+@rule("schedules H1")
+def test_the_end_of_an_older_run_does_not_stand_for_the_latest_fire():
+    row = firing.schedule(overlap="allow")
+    guard = firing.leader().guard()
+    for seconds in (9, 1):
+        firing.overdue(row, seconds=seconds)
+        fires.fire_batch(guard)
+    first = ScheduleFire.objects.earliest("fire_at")
+    firing.finish(first.run_id, "error")
+    assert Schedule.objects.get().last_outcome == "started"
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("point", ["fires.before_outcome", "fires.after_outcome"])
 @rule("architecture D5", "settled 1")
