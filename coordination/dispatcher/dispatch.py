@@ -284,7 +284,7 @@ class Dispatcher:
                 known = set(self._held)
             strays = [c for c in claims.held_by(runner.model, owner) if c not in known]
             for claim in strays:
-                logger.error(
+                logger.warning(
                     "%s was held by nobody here; it is given back.",
                     claim.job_id,
                     extra={"event": "job.stray"},
