@@ -146,3 +146,21 @@ def test_a_search_for_something_that_is_no_id_finds_nothing(operator):
         reverse("admin:roundtable_coordination_jobattempt_changelist"), {"q": "no id"}
     )
     assert answer.status_code == 200
+
+
+@rule("interfaces F7", "interfaces G-8")
+@pytest.mark.parametrize(
+    ("action", "guard"),
+    [("cancel_jobs", "has_cancel_permission"), ("resume_jobs", "has_resume_permission")],
+)
+def test_the_permission_is_asked_again_for_each_job(operator, monkeypatch, action, guard):
+    status = JobStatus.QUEUED if action == "cancel_jobs" else JobStatus.ERROR
+    allowed, refused = (rows.job(TaskRun, status=status) for _number in range(2))
+    monkeypatch.setattr(
+        "coordination.admin_jobs.LeasedJobAdmin." + guard,
+        lambda self, request, obj=None: obj is None or obj.pk == allowed.pk,
+    )
+    act(operator, action, allowed, refused)
+    assert LogEntry.objects.get().object_id == str(allowed.pk)
+    refused.refresh_from_db()
+    assert refused.status == status

@@ -400,3 +400,30 @@ def test_names_and_notes_of_people_are_text_and_never_markup(author):
         text = author.get(url).content.decode()
         for markup in ("<script>alert", "<img src=x", "<b>bob"):
             assert markup not in text
+
+
+@rule("interfaces F7", "interfaces G-8")
+@pytest.mark.parametrize(("action", "guard"), [
+    ("pause", "has_pause_permission"), ("run_now", "has_run_permission"),
+])  # fmt: skip
+def test_the_permission_is_asked_again_for_each_schedule(author, monkeypatch, action, guard):
+    allowed, refused = make("a"), make("b")
+    monkeypatch.setattr(
+        "schedules.admin.ScheduleAdmin." + guard,
+        lambda self, request, obj=None: obj is None or obj.key == "a",
+    )
+    act(author, action, allowed, refused, confirmed="yes")
+    changed = ScheduleChange.objects.exclude(verb="create").values_list("schedule_key", flat=True)
+    assert list(changed) == ["a"]
+    assert LogEntry.objects.get().object_id == str(allowed.pk)
+
+
+@rule("settled 30")
+def test_what_one_schedule_did_stays_done_when_the_next_one_refuses(author):
+    on, off = make("a"), make("b")
+    fires.pause(off.pk, actor="bob", via="api")
+    text = act(author, "pause", on, off, confirmed="yes").content.decode()
+    on.refresh_from_db()
+    assert not on.enabled
+    assert "1 schedule is paused." in text
+    assert "Schedule b: The schedule is paused already." in text

@@ -108,6 +108,8 @@ class Command(BaseCommand):
     def _run(self, show: Show, port: int) -> summary.Summary:
         call_command("migrate", verbosity=0, interactive=False)
         began = dbnow()
+        # What a kept database remembers of earlier shows is no news.
+        show.shown = {line.key for line in feed.happenings()}
         people = seed.seed()
         url = f"http://127.0.0.1:{port}/"
         self._start(show, port, url)
