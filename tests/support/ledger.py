@@ -1,12 +1,13 @@
 """What happened, told twice: a table written in the fenced transaction, a log outside of it.
 
 `seed` makes schedules whose tasks write both. `check` then asserts what must hold whatever
-died where: each accepted run has one row, no older attempt after a newer one, every effect
-outside belongs to a run, epochs rise, everything ended.
+died where: each accepted run has one row, no older attempt after a newer one, one owner for each
+attempt, every effect outside belongs to a run, epochs rise, everything ended.
 """
 
 import json
 import os
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -36,9 +37,18 @@ def drop_table():
         cursor.execute(f"DROP TABLE {TABLE}")
 
 
-def outside(context):
+def outside(context, **more):
     """An effect that no database can take back: appended and on the disk before it returns."""
-    line = json.dumps({"run": str(context.claim.job_id), "attempt": context.claim.attempt})
+    claim = context.claim
+    line = json.dumps(
+        {
+            "run": str(claim.job_id),
+            "attempt": claim.attempt,
+            "owner": claim.owner,
+            "at": time.time(),
+            **more,
+        }
+    )
     fd = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(fd, f"{line}\n".encode())
@@ -70,6 +80,25 @@ def at_least_once(context):
         accept(context)
         outbox.emit(EVENT, "ledger", {"source": "ledger", "counts": {"added": 1}})
     return {"rows": 1}
+
+
+@durable(takes_context=True)
+def in_steps(context, n, pause_s):
+    """Many effects outside, each after a check, then one row in a fenced transaction."""
+    for step in range(n):
+        context.check()
+        outside(context, step=step)
+        time.sleep(pause_s)
+    with context.fenced_atomic():
+        accept(context)
+
+
+@durable(takes_context=True, atomic=True)
+def slowly_once(context, seconds):
+    """A transaction that stays open for a while; body and finish are one."""
+    accept(context)
+    outside(context)
+    time.sleep(seconds)
 
 
 def seed():
@@ -108,42 +137,68 @@ def settled():
 
 
 def accepted():
-    """Every accepted row as (run, attempt), in the order in which they were written."""
-    order = "ctid" if connection.vendor == "postgresql" else "rowid"
+    """Every accepted row as (run, attempt, owner), in the order in which they were committed.
+
+    Where the engine does not tell it, in the order in which they were written.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT run, attempt FROM {TABLE} ORDER BY {order}")
+        order = "rowid"
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT current_setting('track_commit_timestamp')")
+            told = cursor.fetchone()[0] == "on"
+            order = "pg_xact_commit_timestamp(xmin), ctid" if told else "ctid"
+        cursor.execute(f"SELECT run, attempt, at FROM {TABLE} ORDER BY {order}")
         return cursor.fetchall()
 
 
 def effects():
-    """Every effect outside as (run, attempt), in order; a line cut short by a kill is none."""
+    """Every effect outside as a dictionary, in order; a line cut short by a kill is none."""
     try:
         with Path(os.environ[LOG]).open() as lines:
-            found = [json.loads(line) for line in lines if line.endswith("\n")]
+            return [json.loads(line) for line in lines if line.endswith("\n")]
     except FileNotFoundError:
         return []
-    return [(item["run"], item["attempt"]) for item in found]
 
 
-def check(*, drained):
-    """Assert what holds at any moment and, when `drained`, what holds at the end."""
+def slipped(told):
+    """Effects of an attempt that came after one of a newer attempt of the same run."""
+    newest, found = {}, []
+    for item in told:
+        if item["attempt"] < newest.setdefault(item["run"], item["attempt"]):
+            found.append(item)
+        newest[item["run"]] = max(newest[item["run"]], item["attempt"])
+    return found
+
+
+def check(*, drained, slips=0):
+    """Assert what holds at any moment and, when `drained`, what holds at the end.
+
+    `slips`: how many effects outside may come between a check and a pause of its process; no
+    program can close that gap, only whoever kills the paused one (SF8).
+    """
     runs = {str(run.pk): run for run in TaskRun.objects.all()}
-    once = {key for key, run in runs.items() if run.kind.endswith("exactly_once")}
-    rows = accepted()
-    for run, n in Counter(run for run, _ in rows if run in once).items():
+    once = {key for key, run in runs.items() if run.kind.endswith(("exactly_once", "slowly_once"))}
+    rows, told = accepted(), effects()
+    for run, n in Counter(run for run, *_ in rows if run in once).items():
         assert n == 1, f"{run} was accepted {n} times"
         assert runs[run].status == "done", f"{run} was accepted and is {runs[run].status}"
-    for name, told in (("accepted", rows), ("effects", effects())):
-        attempts = defaultdict(list)
-        for run, attempt in told:
-            attempts[run].append(attempt)
-        for run, found in attempts.items():
-            assert run in runs, f"{name}: {run} is no run"
-            assert found == sorted(found), f"{name}: attempts of {run} came as {found}"
-            assert len(found) == len(set(found)), f"{name}: {run} repeated an attempt: {found}"
+    attempts = defaultdict(list)
+    for run, attempt, _owner in rows:
+        attempts[run].append(attempt)
+    for run, found in attempts.items():
+        assert found == sorted(set(found)), f"attempts of {run} were accepted as {found}"
+    late = slipped(told)
+    assert len(late) <= slips, f"{len(late)} effects of an attempt after a newer one: {late[:5]}"
+    passed = Counter((item["run"], item["attempt"], item.get("step")) for item in told)
+    assert all(n == 1 for n in passed.values()), f"repeated in one attempt: {passed}"
+    owners = {(item["run"], item["attempt"], item["owner"]) for item in told} | set(rows)
+    pairs = Counter((run, attempt) for run, attempt, _owner in owners)
+    assert all(n == 1 for n in pairs.values()), f"one attempt, two owners: {pairs}"
+    known = {run for run, *_ in rows}
+    assert known | {item["run"] for item in told} <= set(runs), "an effect of no run"
     done = {run for run, row in runs.items() if row.status == "done"}
-    assert done <= {run for run, _ in rows}, "a run is done and left no row"
-    assert {run for run, _ in rows} <= {run for run, _ in effects()}
+    assert done <= known, "a run is done and left no row"
+    assert known <= {item["run"] for item in told}
     epochs = list(LeaseHistory.objects.order_by("id").values_list("epoch", flat=True))
     assert epochs == sorted(set(epochs))
     if drained:

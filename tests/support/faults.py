@@ -1,0 +1,227 @@
+"""A cluster to be ill-treated: server, coordinators, load, and figures in lease lengths.
+
+`Site` is one test's database on a PostgreSQL of our own that keeps what it committed (fsync) and
+listens on the loopback. The test itself reads and judges on a direct connection.
+"""
+
+import contextlib
+import datetime
+import os
+import signal
+import threading
+import time
+import uuid
+
+import environ
+from django.core.management import load_command_class
+from django.db import DatabaseError, connection, connections
+
+from coordination.models import JobAttempt, Lease, LeaseHistory, Worker
+from coordination.tasks.models import TaskRun
+from tests.support import ledger
+from tests.support.cluster import Cluster, postgres_url, wait
+from tests.support.history import judge
+from tests.support.proxy import Proxy
+
+T = 2.0
+"""Lease of the fault tests, seconds. Figures are multiples of it."""
+WHERE = ("NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
+
+
+def alone():
+    """The flag that starts one worker process without a supervisor, where there is one."""
+    parser = load_command_class("coordination", "run_coordinator").create_parser("x", "y")
+    known = parser._option_string_actions
+    return ("--no-supervisor",) if "--no-supervisor" in known else ()
+
+
+@contextlib.contextmanager
+def aimed(url):
+    """Let this process' ORM, threads to come included, read and write another database."""
+    shared = connections.settings["default"]
+    before = {name: shared[name] for name in WHERE}
+    connections.close_all()
+    found = environ.Env.db_url_config(url)
+    shared.update({name: found.get(name, "") for name in WHERE}, OPTIONS=found.get("OPTIONS", {}))
+    connection.settings_dict.update({name: shared[name] for name in WHERE})
+    try:
+        yield
+    finally:
+        connections.close_all()
+        shared.update(before)
+        connection.settings_dict.update(before)
+
+
+class Site:
+    """One test's cluster."""
+
+    def __init__(self, server, name, folder, *, lease_s=T):
+        self.server = server
+        self.lease_s = lease_s
+        self.url = postgres_url(server.url, name)
+        env = {"COORDINATION_LEASE_S": str(lease_s), ledger.LOG: os.environ[ledger.LOG]}
+        self.cluster = Cluster(self.url, folder, env=env)
+        self.proxies = []
+        self.feeder = None
+
+    # --- processes ---------------------------------------------------------------------------
+
+    def start(self, n=1, *arguments, supervised=False, proxy=None, **env):
+        """Start `n` coordinators; wait until each is registered. One: that one; else a list."""
+        if proxy is not None:
+            env["DATABASE_URL"] = self.url.replace(f":{self.server.port}/", f":{proxy.port}/")
+        flags = () if supervised else alone()
+        made = [self.cluster.start(*flags, *arguments, **env) for _ in range(n)]
+        for process in made:
+            process.wait_event("worker.registered", seconds=40)
+        return made[0] if n == 1 else made
+
+    def proxy(self):
+        """A network path of its own for one coordinator."""
+        made = Proxy(self.server.port)
+        self.proxies.append(made)
+        return made
+
+    def leader(self):
+        """The process that holds the scheduler's lease, waited for; and its owner id."""
+        owner = wait(self.leading, seconds=20, what="somebody leads")
+        return self.process_of(owner), owner
+
+    def leading(self):
+        """The owner of the scheduler's lease whose worker row is alive; None."""
+        lease = Lease.objects.filter(pk="scheduler").first()
+        live = Worker.objects.filter(state="alive").values_list("pk", flat=True)
+        return lease.owner if lease and lease.owner in set(live) else None
+
+    def process_of(self, owner):
+        """The started process of this owner id."""
+        pid = Worker.objects.get(pk=owner).pid
+        return next(p for p in self.cluster.processes if p.pid == pid)
+
+    def holds(self, owner):
+        """How many jobs this owner holds now."""
+        return TaskRun.objects.filter(lease_owner=owner).count()
+
+    def wait_listening(self, n):
+        """Until `n` workers hear wake-ups, as their rows say."""
+        rows = Worker.objects.filter(state="alive")
+        wait(
+            lambda: sum(row.info.get("listen") == "on" for row in rows.all()) >= n,
+            what=f"{n} workers listen",
+        )
+
+    def others(self, *these):
+        """The processes that run and are none of these."""
+        running = (p for p in self.cluster.processes if p.popen.poll() is None)
+        return [process for process in running if process not in these]
+
+    # --- load --------------------------------------------------------------------------------
+
+    def load(self, *, per_s=20):
+        """Three schedules of the ledger, and a client that enqueues all the time."""
+        ledger.seed()
+        self.feeder = Feeder(per_s)
+
+    def drain(self, *, seconds):
+        """Stop the load and wait until everything has ended; seconds it took."""
+        began = time.monotonic()
+        if self.feeder is not None:
+            self.feeder.stop()
+        ledger.quiet()
+        wait(ledger.settled, seconds=seconds, what=f"everything ended\n{self.story()}")
+        return time.monotonic() - began
+
+    def judge(self, *, drained=True, slips=0):
+        """Ask the history checker."""
+        acknowledged = self.feeder.acknowledged if self.feeder else ()
+        return judge(drained=drained, acknowledged=acknowledged, slips=slips)
+
+    def story(self):
+        """The end of each log, for a failed test."""
+        return "\n".join(f"== {p.log.name}\n{p.text()[-3000:]}" for p in self.cluster.processes)
+
+    # --- times ---------------------------------------------------------------------------------
+
+    def led_after(self, instant, *, seconds):
+        """Seconds from `instant` (Unix) until a new term began, by the database's clock."""
+        since = datetime.datetime.fromtimestamp(instant, datetime.UTC)
+        row = wait(
+            lambda: (
+                LeaseHistory.objects.filter(name="scheduler", at__gt=since).order_by("id").first()
+            ),
+            seconds=seconds,
+            what=f"a new term\n{self.story()}",
+        )
+        return row.at.timestamp() - instant
+
+    def taken_over_after(self, instant, owner, *, seconds):
+        """Seconds from `instant` until the jobs that `owner` held were free again."""
+        row = wait(
+            lambda: (
+                JobAttempt.objects.filter(owner=owner, end__in=("taken_over", "quarantined"))
+                .order_by("id")
+                .first()
+            ),
+            seconds=seconds,
+            what=f"a take-over of {owner}\n{self.story()}",
+        )
+        return row.ended_at.timestamp() - instant
+
+    def close(self):
+        """End what still runs."""
+        if self.feeder is not None:
+            self.feeder.stop()
+        self.cluster.stop_all()
+        for proxy in self.proxies:
+            proxy.close()
+
+
+class Feeder:
+    """A client that enqueues and remembers what was promised to it."""
+
+    def __init__(self, per_s):
+        self.acknowledged = []
+        self.refused = 0
+        self._pause_s = 1 / per_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self):
+        """End it; harmless twice."""
+        self._stopping.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def _run(self):
+        tasks = (ledger.exactly_once, ledger.at_least_once)
+        n = 0
+        while not self._stopping.wait(self._pause_s):
+            n += 1
+            try:
+                result = tasks[n % 2].enqueue()
+            except DatabaseError:
+                # Not acknowledged: the server was away or refused, which is the fault.
+                self.refused += 1
+                connection.close()
+                continue
+            self.acknowledged.append(uuid.UUID(str(result.id)))
+        connections.close_all()
+
+
+def unix(event):
+    """The instant of a log event, Unix seconds."""
+    return datetime.datetime.fromisoformat(event["ts"].replace("Z", "+00:00")).timestamp()
+
+
+def freeze(process, seconds):
+    """SIGSTOP, wait, SIGCONT: the fault itself."""
+    process.send(signal.SIGSTOP)
+    time.sleep(seconds)
+    process.send(signal.SIGCONT)
+
+
+def percentile(values, part):
+    """The value that `part` of `values` do not exceed (nearest rank)."""
+    ranked = sorted(values)
+    return ranked[max(0, -(-len(ranked) * round(part * 100) // 100) - 1)]
