@@ -137,8 +137,7 @@ class Discussion:
         if self.handle.stopping():
             return Released()
         if self.pause_asked:
-            store.pause_at_boundary(self.claim)
-            return AlreadyEnded()
+            return AlreadyEnded() if store.pause_at_boundary(self.claim) else Cancelled()
         return None
 
     def pressure(self) -> str | None:

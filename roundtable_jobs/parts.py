@@ -126,8 +126,8 @@ class PartRun:
         # Cut off once: asked again with twice the room; after that the ballot is invalid.
         if found is None and cut and not self.doublings:
             raise seats.Truncated("the ballot was cut off")
-        content = speech.shorten(text.replace("\x00", ""), 4096)
-        return Speech(content, {"ballot": dict(found) if found is not None else None})
+        content = speech.shorten(speech.storable_text(text), 4096)
+        return Speech(content, {"ballot": speech.ballot(found) if found is not None else None})
 
     def _motion(self, text: str, *, cut: bool) -> Speech:
         found = speech.motion(text, motion_id(self.step.round))

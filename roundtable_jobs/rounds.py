@@ -25,6 +25,7 @@ from roundtable_jobs.seats import Capabilities, RateLimited, SeatError
 from roundtable_jobs.seats.backends import backends
 from roundtable_jobs.seats.retrying import delay_s
 from roundtable_jobs.speaking import Heard, Task
+from roundtable_jobs.speech import storable_text
 from roundtable_jobs.states import CallState
 from roundtable_jobs.store import Billed, NewTurn, OpenCall
 
@@ -196,7 +197,7 @@ class Floor:
         request, billed = call.open.request, self._billed(call)
         turn = replace(
             spoken(call.run, self.table.snapshot, said),
-            finish=call.heard.result.finish,
+            finish=storable_text(call.heard.result.finish),
             tokens_in=billed.tokens_in,
             tokens_out=billed.tokens_out,
             usage_source=billed.source,
@@ -253,7 +254,7 @@ class Floor:
         usage = call.heard.usage(request, stopped=stopped)
         cost = self._offered(call.run).cost_micros(request.model, usage.tokens_in, usage.tokens_out)
         result = call.heard.result
-        request_id = result.request_id if result is not None else ""
+        request_id = storable_text(result.request_id) if result is not None else ""
         return Billed(usage.tokens_in, usage.tokens_out, cost, usage.source, request_id)
 
 

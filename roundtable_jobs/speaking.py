@@ -54,7 +54,8 @@ class Heard:
         waiting for: its prompt was read.
         """
         if self.result is not None and self.result.usage is not None:
-            return self.result.usage
+            told = self.result.usage
+            return Usage(_count(told.tokens_in), _count(told.tokens_out), told.source)
         waited = stopped or self.error is None or isinstance(self.error, Timeout)
         if not self.pieces and not waited:
             return Usage(0, 0, "estimated")
@@ -90,6 +91,11 @@ async def listen(backend: SeatBackend, request: Request, heard: Heard) -> None:
     if heard.result is None and heard.error is None:
         # A dropped connection can look like a clean end (C6).
         heard.error = Transient("the stream ended without a finish reason")
+
+
+def _count(tokens: int) -> int:
+    """Return a provider's count within what the bill's columns hold; nonsense costs no turn."""
+    return min(max(tokens, 0), 2**31 - 1)
 
 
 def _take(piece: Delta | Result, heard: Heard, started: float) -> None:

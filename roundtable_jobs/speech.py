@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 MARK = "\n[...]"
+BALLOT_KEYS = (
+    "motion", "stance", "option", "confidence", "conditions", "reasons", "cites", "blocking",
+)  # fmt: skip
+ENTRIES_MAX, ENTRY_BYTES = 20, 2000
 OPTIONS_MAX = 8
 OPTION_BYTES = 200
 
@@ -18,7 +24,7 @@ def clean(text: str, *, others: Iterable[str], max_bytes: int) -> str:
     them and a colon starts words put into their mouth. NUL characters go: no database of ours
     stores them in text.
     """
-    text = text.replace("\x00", "").encode("utf-8", "replace").decode()
+    text = storable_text(text)
     names = "|".join(re.escape(name) for name in others if name)
     if names:
         # A model marks its lines in several ways: "Ana:", "**Ana**:", "[Ana]:".
@@ -46,8 +52,29 @@ def json_object(text: str) -> Mapping[str, object] | None:
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            return value
+            found: Mapping[str, object] = _storable(value)
+            return found
     return None
+
+
+def ballot(found: Mapping[str, object]) -> dict[str, object]:
+    """Return the known keys of a ballot, its lists and texts shortened to what is worth keeping."""
+    kept: dict[str, object] = {}
+    for key in BALLOT_KEYS:
+        value = found.get(key)
+        if isinstance(value, str):
+            value = shorten(value, ENTRY_BYTES)
+        elif isinstance(value, list):
+            value = [
+                shorten(one, ENTRY_BYTES) if isinstance(one, str) else one
+                for one in value[:ENTRIES_MAX]
+                if isinstance(one, (str, int, float, bool))
+            ]
+        elif isinstance(value, dict):
+            value = None
+        if key in found:
+            kept[key] = value
+    return kept
 
 
 def motion(text: str, motion_id: str) -> dict[str, object] | None:
@@ -71,6 +98,24 @@ def _options(raw: object) -> list[str]:
         return []
     options = list(dict.fromkeys(shorten(one.strip(), OPTION_BYTES) for one in raw if one.strip()))
     return options if 2 <= len(options) <= OPTIONS_MAX else []
+
+
+def _storable(value: Any) -> Any:
+    """Replace what JSON allows and databases refuse: NUL, lone surrogates, infinite numbers."""
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_storable(one) for one in value]
+    if isinstance(value, dict):
+        return {storable_text(key): _storable(one) for key, one in value.items()}
+    return value
+
+
+def storable_text(text: str) -> str:
+    """Return `text` without NUL and lone surrogates, which no text column of ours holds."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
 def _refuse(constant: str) -> object:

@@ -56,9 +56,18 @@ def fail(claim: Claim, error: Mapping[str, Any]) -> None:
         claims.fail(claim, error)
 
 
-def pause_at_boundary(claim: Claim) -> None:
-    """Pause a job whose holder has seen the request, at a turn boundary (T9)."""
-    claims.pause_held(claim)
+def pause_at_boundary(claim: Claim) -> bool:
+    """Pause a job whose holder has seen the request, at a turn boundary (T9).
+
+    False when a cancel came in between, which decides. Raises LostClaim.
+    """
+    try:
+        claims.pause_held(claim)
+    except LostClaim:
+        if not held(claim).exists():
+            raise
+        return False
+    return True
 
 
 def on_end(ended: Sequence[Ended]) -> None:

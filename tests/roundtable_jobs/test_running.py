@@ -373,6 +373,21 @@ def test_ballots_are_parsed_and_never_guessed(table):
     assert invalid.data == {"ballot": None}
 
 
+@rule("roundtable 8")
+def test_a_hostile_answer_is_stored_or_refused_and_never_ends_the_job(table):
+    vote = '{"motion": "m1", "stance": "agree", "confidence": 95, "reasons": ["\\u0000\\ud800"]}'
+    table([
+        {"agent": "ana", "kind": "ballot", "round": 1, "text": vote},
+        {"agent": "ben", "kind": "ballot", "round": 1, "text": '{"confidence": 1e999}'},
+        {"agent": "eva", "kind": "statement", "text": "a\x00b<script>", "finish": "st\x00op",
+         "usage": {"in": -5, "out": 10**30}},
+    ])  # fmt: skip
+    job = finish(create())
+    assert job.status == JobStatus.DONE
+    said = RoundtableTurn.objects.filter(job=job, agent_id="eva", kind="statement").first()
+    assert said.content == "ab<script>"
+
+
 def test_an_empty_answer_is_asked_for_once_more_and_then_skipped(table):
     table([{"agent": "ben", "kind": "statement", "text": "  "}])
     job = finish(create())

@@ -90,6 +90,9 @@ def test_what_is_stored_loads_to_the_same_snapshot():
         ({"leader": None}, "/leader", "type"),
         ({"source": {"draft_id": "d"}}, "/source/draft_version", "required"),
         ({"chain": [{"agent_id": "nobody"}]}, "/chain/0/agent_id", "choice"),
+        ({"chain": [{"schema": {"a": "\x00"}}]}, "/chain/0/schema", "characters"),
+        ({"chain": [{"schema": {"a": float("inf")}}]}, "/chain/0/schema", "characters"),
+        ({"chain": [{"schema": {"a": "\ud800"}}]}, "/chain/0/schema", "characters"),
     ],
 )
 def test_a_fault_is_named_by_its_pointer(change, pointer, code):
@@ -201,6 +204,7 @@ def test_a_lower_limit_of_today_breaks_no_stored_job():
 
 PURE = [
     "snapshot",
+    "shapes",
     "projection",
     "consensus",
     "novelty",

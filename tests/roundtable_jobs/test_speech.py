@@ -9,7 +9,7 @@ from roundtable_jobs.modes import Part, Step
 from roundtable_jobs.novelty import overlap_pct, repeats
 from roundtable_jobs.prompts import marker, messages
 from roundtable_jobs.seats.retrying import delay_s
-from roundtable_jobs.speech import clean, json_object, motion, shorten
+from roundtable_jobs.speech import ballot, clean, json_object, motion, shorten
 from tests.roundtable_jobs.samples import a_round, opening, snapshot, turn
 from tests.support.rules import rule
 
@@ -53,6 +53,20 @@ def test_a_cut_is_marked():
 )
 def test_the_first_json_object_of_an_answer_is_found_or_none(text, value):
     assert json_object(text) == value
+
+
+def test_what_no_database_stores_is_taken_out_of_parsed_answers():
+    text = '{"a\\u0000": ["x\\u0000y", "\\ud800", 1e999, {"b": -1e999}], "c": true}'
+    assert json_object(text) == {"a": ["xy", "?", None, {"b": None}], "c": True}
+
+
+def test_a_ballot_keeps_known_keys_and_short_lists():
+    found = {"stance": "agree", "reasons": ["r" * 9999] * 99, "essay": "x", "motion": {"a": 1}}
+    kept = ballot(found)
+    assert set(kept) == {"stance", "reasons", "motion"}
+    assert kept["motion"] is None
+    assert len(kept["reasons"]) == 20
+    assert len(kept["reasons"][0]) <= 2000
 
 
 def test_a_motion_is_plain_text_or_json_with_two_to_eight_options():

@@ -117,6 +117,16 @@ def test_a_turn_for_another_step_than_the_open_one_is_lost(table):
     assert fresh(job).cursor == 1
 
 
+@rule("roundtable T9", "roundtable T10")
+def test_a_cancel_that_comes_before_the_pause_decides(table):
+    job = create()
+    held = claim_next("w")
+    store.cancel(job.pk, by="ana")
+    assert store.pause_at_boundary(held.claim) is False
+    claims.acknowledge_cancel(held.claim)
+    assert fresh(job).status == "cancelled"
+
+
 @rule("roundtable C2")
 def test_the_call_of_a_stale_holder_is_fenced_whether_or_not_it_was_orphaned_before(table):
     job = create()
