@@ -128,7 +128,9 @@ def view(job: RoundtableJob) -> JobView:
     The row is read before the turns, so a turn committed in between is at worst shown early.
     """
     snapshot = job.input_snapshot if isinstance(job.input_snapshot, dict) else {}
-    source = snapshot.get("source") or {}
+    # A damaged snapshot is projected too, so that its user sees why the job failed (C13).
+    source = snapshot.get("source")
+    source = source if isinstance(source, dict) else {}
     return JobView(
         id=str(job.pk),
         title=job.title,

@@ -237,9 +237,11 @@ def test_a_tasks_draft_is_read_and_written_without_a_user(table):
     assert document(draft).step2["runs"][0]["jobStatus"] == "done"
 
 
-def test_a_failed_job_is_projected_so_that_its_user_sees_it(table):
+@rule("roundtable C13")
+@pytest.mark.parametrize("damaged", [None, [1], {"source": [1], "seats": 3, "budget": "x"}])
+def test_a_failed_job_is_projected_so_that_its_user_sees_it(table, damaged):
     draft, job = draft_and_job()
-    RoundtableJob.objects.filter(pk=job.pk).update(input_snapshot=None)
+    RoundtableJob.objects.filter(pk=job.pk).update(input_snapshot=damaged)
     finish(job)
     compensator.tick(Context())
     (run_,) = document(draft).step2["runs"]
