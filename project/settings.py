@@ -130,6 +130,9 @@ TIME_ZONE = env.str("TIME_ZONE", default="UTC")
 USE_I18N = True
 USE_TZ = True
 
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "my"
+
 STATIC_URL = "static/"
 STATIC_ROOT = VAR_DIR / "static"
 

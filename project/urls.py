@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.contrib.auth.views import LoginView
 from django.templatetags.static import static
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from project.views import landing
+from project.views import landing, my_roundtables
 
 API = "api/v1/"
 
 urlpatterns = [
     path("", landing, name="landing"),
+    path("my/", my_roundtables, name="my"),
+    path("login/", LoginView.as_view(template_name="project/login.html"), name="login"),
     # Browsers ask for it on pages that name no icon, such as the admin's.
     path("favicon.ico", RedirectView.as_view(url=static("project/icon.svg"))),
     path("admin/", admin.site.urls),

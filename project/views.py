@@ -1,7 +1,8 @@
-"""The landing page of the demo host: four tiles and what has happened lately.
+"""The pages of the demo host: the landing page, and one for the owner of a roundtable.
 
-It reads the tables and nothing else. The part that changes is one element, which the page's
-script asks for again under the same URL (`X-Ops-Fragment`); an unchanged part answers 304.
+The landing page shows four tiles and what has happened lately. It reads the tables and nothing
+else. The part that changes is one element, which the page's script asks for again under the
+same URL (`X-Ops-Fragment`); an unchanged part answers 304.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
+from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_safe
 
 from coordination import marks, status
@@ -56,6 +59,14 @@ def landing(request: HttpRequest) -> HttpResponse:
         return HttpResponse(status=304, headers={"ETag": tag})
     response.headers["ETag"] = tag
     return response
+
+
+@login_required
+@ensure_csrf_cookie
+@require_safe
+def my_roundtables(request: HttpRequest) -> HttpResponse:
+    """Show the user's own newest roundtable: a page of a host, over the public API alone."""
+    return render(request, "project/my.html")
 
 
 def _context() -> dict[str, Any]:

@@ -222,3 +222,29 @@ def test_instants_in_lists_are_those_of_the_database(page, live_server):
     page.goto(reverse("admin:roundtable_coordination_worker_changelist"))
     shown = dt.datetime.fromisoformat(page.get_attribute(".field-lease time", "datetime"))
     assert abs((shown - dbnow()).total_seconds()) < 10
+
+
+@rule("interfaces 2.e", "interfaces R-9")
+def test_the_owner_without_staff_rights_follows_and_stops_their_roundtable(page, live_server):
+    ana = user("ana", staff=False)
+    table = rows.job(RoundtableJob, kind="roundtable", title="The archive", topic="Move?", user=ana)
+    enter(page.context, live_server, "ana")
+    page.goto("/my/")
+    page.wait_for_selector("#title:has-text('The archive')")
+    for number in (1, 2):
+        RoundtableTurn.objects.create(
+            job=table, step=number, ordinal=0, round=1, kind="statement", agent_id="nora",
+            agent_name="Nora", role="seat", content=f"<b>thought</b> {number}", attempt=1,
+            committed_at=dbnow(),
+        )  # fmt: skip
+        table.events.create(seq=number, kind="turn", payload={"turn": f"{number}.0"}, at=dbnow())
+        page.wait_for_selector(f"#turns li:has-text('<b>thought</b> {number}')")
+    assert page.locator("#turns li").count() == 2
+    assert violations(page) == []
+    page.click("#cancel")
+    page.wait_for_selector("#resume:not([hidden])")
+    table.refresh_from_db()
+    assert table.status == "cancelled"
+    assert page.problems == []
+    page.goto("/admin/")
+    assert "/login/" in page.url

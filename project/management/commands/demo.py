@@ -203,6 +203,7 @@ def _block(url: str, people: seed.People, show: Show) -> list[str]:
         "",
         f"  django-roundtable demo   {url}   ({ends}; Ctrl-C stops it in order)",
         f"  admin   {url}admin/   user {people.admin}, password {people.password}",
+        f"  my page {url}my/      user {people.guest}, the same password, no staff rights",
         f"  REST    {url}api/v1/   Authorization: Token {people.token}",
         f"  data    {show.folder.database} ({kept})",
         "",
