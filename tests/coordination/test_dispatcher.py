@@ -108,8 +108,9 @@ def test_a_body_that_never_checks_ends_first_and_its_result_counts():
 @rule("jobs J21")
 def test_a_drain_lets_bodies_end_and_claims_nothing_more():
     worker = Worker(threads=1).start()
-    result, later = samples.waits.enqueue(), samples.add.enqueue(1, 2)
+    result = samples.waits.enqueue()
     assert samples.started.wait(10)
+    later = samples.add.enqueue(1, 2)
     threading.Timer(0.2, samples.gate.set).start()
     assert worker.stop(grace_s=10) == 0
     assert (fresh_of(result).status, fresh_of(later).status) == ("done", "queued")
