@@ -44,7 +44,9 @@
         const text = document.createElement("p");
         who.textContent = turn.name || turn.seat;
         what.textContent = ` ${fill(mine.dataset.round, turn)}`;
-        text.textContent = turn.text;
+        const ballot = turn.data?.ballot;
+        const stance = String(ballot?.stance ?? "").replaceAll("_", " ");
+        text.textContent = ballot ? `${stance} (${ballot.confidence} %)` : turn.text;
         item.append(who, what, text);
         place.turns.append(item);
         last = Math.max(last, turn.seq ?? 0);
