@@ -4,8 +4,9 @@ import os
 
 import hypothesis
 import pytest
+from django.db import connection
 
-from tests.support import emptying
+from tests.support import emptying, sessions
 
 hypothesis.settings.register_profile("default", deadline=None, database=None, max_examples=60)
 hypothesis.settings.register_profile("thorough", deadline=None, database=None, max_examples=500)
@@ -20,6 +21,16 @@ ENGINE_MARKERS = ("django_db", "cluster", "both_engines")
 def engine():
     """Which engine this run tries: "postgres" or "sqlite"."""
     return os.environ.get("TEST_ENGINE", "postgres")
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup, django_db_blocker):
+    """Before the test database is dropped: name the sessions that a test left behind."""
+    yield
+    with django_db_blocker.unblock():
+        left = sessions.wait_until_alone(connection)
+        connection.close()
+    assert not left, f"a test left database sessions open: {left}"
 
 
 def pytest_collection_modifyitems(config, items):
