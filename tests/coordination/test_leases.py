@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from coordination import leases, workers
 from coordination.coordinator import reaper
+from coordination.database import connection_of, fetch
 from coordination.errors import NotJoined
 from coordination.leases import Leadership, local_deadline
 from coordination.models import EvidenceClass, Lease, LeaseHistory
@@ -155,6 +156,21 @@ class TestTerms:
         assert not first.leadership.held()
         assert first.leadership.renew() is None
 
+    @rule("coordination LL5")
+    def test_a_trip_while_the_renewal_is_on_its_way_wins_over_its_late_answer(self):
+        first, _ = two_workers()
+        first.leadership.claim()
+
+        def trip_meanwhile(execute, sql, params, many, context):
+            answer = execute(sql, params, many, context)
+            first.leadership.drop()
+            return answer
+
+        with connection_of().execute_wrapper(trip_meanwhile):
+            assert first.leadership.renew() is None
+        assert first.leadership.term is None
+        assert not first.leadership.held()
+
     @rule("coordination LL6", "architecture D3")
     def test_the_guard_of_a_stale_leader_matches_no_row(self):
         first, second = two_workers()
@@ -170,8 +186,6 @@ class TestTerms:
 
     @rule("coordination LL6")
     def test_the_guard_as_sql_says_the_same_as_for_the_orm(self):
-        from coordination.database import connection_of, fetch
-
         first, _ = two_workers()
         first.leadership.claim()
         sql, params = first.leadership.guard().sql()
