@@ -67,6 +67,7 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._held: dict[Claim, Execution] = {}
         self._accepting = False
+        self._claiming = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._owner = ""
@@ -116,6 +117,8 @@ class Dispatcher:
         handed back; their bodies are abandoned. Harmless when it never started.
         """
         self._accepting = False
+        with self._claiming:
+            pass  # a claim that was on its way is handed out now, and drained with the others
         for execution in self._executions():
             execution.ask_to_stop()
         self._wait_idle(deadline)
@@ -228,15 +231,23 @@ class Dispatcher:
         return 0.0
 
     def _claim(self, runner: Runner, room: int) -> claims.Claimed[LeasedJob]:
-        # The owner before the generation, both before the claim: after a trip in between the
-        # rows are an old owner's, whom the reapers sweep, and the bodies do not start.
-        owner, bound = self._owner, Bound(self._fence, self._fence.generation)
-        found = claims.claim(
-            runner.model, owner=owner, kinds=runner.kinds(), queues=self.queues, limit=room
-        )
-        for job in found:
-            self._hand_out(runner, job, bound)
-        return found
+        with self._claiming:
+            if not self._accepting:
+                return claims.Claimed()
+            # The owner before the generation, both before the claim, so that neither is newer
+            # than what the rows say.
+            owner, bound = self._owner, Bound(self._fence, self._fence.generation)
+            found = claims.claim(
+                runner.model, owner=owner, kinds=runner.kinds(), queues=self.queues, limit=room
+            )
+            if bound.fenced_here():
+                # Claimed for an identity that was given up while the statement ran: whoever
+                # took it over has been there already, so nobody else gives these rows back.
+                self._hand_back([claims.token(job) for job in found])
+                return claims.Claimed()
+            for job in found:
+                self._hand_out(runner, job, bound)
+            return found
 
     def _room(self) -> int:
         with self._changed:

@@ -151,15 +151,59 @@ def test_a_tripped_worker_abandons_its_work_without_a_write():
         claims.take_over(worker.owner, EvidenceClass.LEFT)
         samples.gate.set()
         wait_for(worker.dispatcher.idle)
+        # A claim that was on its way when the fence tripped is given back by itself.
+        wait_for(is_now(result, "queued"))
         row = fresh_of(result)
-        assert (row.status, row.crash_count, row.result) == ("queued", 0, None)
+        assert (row.crash_count, row.result) == (0, None)
         assert worker.dispatcher.counters["lost"] == 1
         # Registered anew, it works again under its new name.
         fence.renewed(at=clock.now())
         worker.dispatcher.start("reborn")
         wait_for(is_now(result, "done"))
     assert fresh_of(result).last_owner == "reborn"
-    assert fresh_of(result).attempt == 2
+
+
+@rule("coordination SF6", "coordination TK5", "jobs J5")
+def test_what_was_claimed_while_the_process_tripped_is_given_back(monkeypatch):
+    clock = SystemClock()
+    fence = Fence(clock, ttl_s=30)
+    fence.renewed(at=clock.now())
+    real, row = claims.claim, job()
+
+    def slow(model, **wanted):
+        found = real(model, **wanted)
+        if found:
+            fence.trip("while the claim was on its way")
+        return found
+
+    monkeypatch.setattr(claims, "claim", slow)
+    with working(fence=fence) as worker:
+        wait_for(lambda: fresh(row).attempt == 1 and fresh(row).status == "queued")
+        assert worker.dispatcher.idle()
+        assert worker.dispatcher.counters["claimed"] == 0
+    assert fresh(row).crash_count == 0
+    assert [attempt.end for attempt in JobAttempt.objects.all()] == ["released"]
+
+
+@rule("jobs J21")
+def test_a_claim_on_its_way_at_the_stop_is_drained_with_the_others(monkeypatch):
+    claiming, go_on = threading.Event(), threading.Event()
+    real, row = claims.claim, job()
+
+    def slow(model, **wanted):
+        if model is TaskRun:
+            claiming.set()
+            assert go_on.wait(10)
+        return real(model, **wanted)
+
+    monkeypatch.setattr(claims, "claim", slow)
+    worker = Worker().start()
+    assert claiming.wait(10)
+    threading.Timer(0.2, go_on.set).start()
+    assert worker.stop(grace_s=10) == 0
+    assert worker.dispatcher.idle()
+    assert fresh(row).status == "done"
+    assert worker.dispatcher.join(10)
 
 
 @rule("coordination SF4", "jobs J2")
