@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from django.db import Error as DatabaseFault
+from django.db import InterfaceError, InternalError, OperationalError
 
 from coordination import jobs, leases, signals, workers
 from coordination.clock import Clock
@@ -17,6 +18,9 @@ from coordination.identity import Identities
 from coordination.models import EvidenceClass
 
 logger = logging.getLogger(__name__)
+
+OUTAGES = (OperationalError, InterfaceError, InternalError)
+"""What passes by itself; a read-only server answers with the last of them."""
 
 
 class Membership:
@@ -97,13 +101,14 @@ class Membership:
         """
         old, self.lost = self._identities.current.owner, ""
         self._old = (*self._old, (old, self._clock.now()))
-        me = self._identities.rotate()
         refused_since: float | None = None
         while not stopping():
+            # A new one for each try: of an earlier try the row may be there (WR2).
+            me = self._identities.rotate()
             try:
                 self._name_connection()
                 self.register()
-            except DatabaseFault as error:
+            except OUTAGES as error:
                 logger.debug("Not registered yet: %s", error, extra={"event": "worker.waiting"})
                 connection_of().close()
             except Exception:  # refused by a database that answers: tried for one lease

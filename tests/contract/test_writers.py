@@ -1,9 +1,13 @@
 """Every holder's statement: its guard stands in its own SQL, and a stale token writes nothing."""
 
-import pytest
+import json
 
-from coordination import workers
+import pytest
+from django.core.management import CommandError, call_command
+
+from coordination import failpoints, workers
 from coordination.coordinator import reaper
+from coordination.management.commands import coordination_writers
 from coordination.models import EvidenceClass, Lease, Worker, WorkerState
 from coordination.testing import expire, two_workers, worker
 from coordination.writers import Writer, guard_columns, inspect, writers
@@ -159,3 +163,30 @@ def test_guards_are_read_from_the_outermost_where_only(sql, guards):
 def test_a_writer_without_its_token_is_reported():
     writer = Writer("x", "t", ("owner", "epoch"), lambda: "UPDATE t SET a = 1 WHERE owner = %s")
     assert inspect(writer).missing == ("epoch",)
+
+
+@rule("architecture D3", "jobs J2")
+@pytest.mark.django_db
+def test_the_command_lists_every_guard_and_fails_for_one_that_is_missing(capsys, monkeypatch):
+    call_command("coordination_writers", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"]
+    assert {row["name"] for row in found["writers"]} == set(NAMES)
+    assert all(set(row["token"]) <= set(row["guards"]) for row in found["writers"])
+    bad = Writer("x.y", "t", ("owner", "epoch"), lambda: "UPDATE t SET a = 1 WHERE owner = %s")
+    monkeypatch.setattr(coordination_writers, "writers", lambda: (*writers(), bad))
+    with pytest.raises(SystemExit) as left:
+        call_command("coordination_writers")
+    assert left.value.code == 1
+    assert "LACKS epoch" in capsys.readouterr().out
+
+
+@rule("interfaces M-5")
+def test_an_unknown_role_is_a_usage_error_that_names_the_roles():
+    with pytest.raises(CommandError, match="the roles are scheduler, dispatcher"):
+        call_command("run_coordinator", "--roles", "leader")
+
+
+def test_the_failpoints_command_lists_every_name(capsys):
+    call_command("failpoints", "--list")
+    assert tuple(capsys.readouterr().out.split()) == failpoints.NAMES
