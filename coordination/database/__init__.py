@@ -41,6 +41,7 @@ from coordination.database.fragments import (
     json_out,
     sql_for,
 )
+from coordination.database.outages import is_outage
 
 __all__ = [
     "OLDEST_SQLITE",
@@ -59,6 +60,7 @@ __all__ = [
     "fetch",
     "in_bounds",
     "is_embedded",
+    "is_outage",
     "is_postgres",
     "is_sqlite",
     "json_in",

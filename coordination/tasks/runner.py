@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from django.utils import timezone
 
-from coordination import claims
+from coordination import claims, database
 from coordination.dispatcher import Execution
 from coordination.errors import Fenced
 from coordination.jobs import (
@@ -39,6 +39,7 @@ from coordination.tasks.registry import Refusal, registry
 logger = logging.getLogger(__name__)
 
 UNKNOWN_DELAY_S = 30.0
+OUTAGE_DELAY_S = 1.0
 TRACEBACK_CHARS = 20_000
 _STATUS: dict[type[Any], JobStatus] = {
     Done: JobStatus.DONE,
@@ -143,6 +144,9 @@ def _attempt(call: _Call) -> Outcome:
         # The outermost frame of a body: also `SystemExit` only ends the task.
         if isinstance(error, BaseExceptionGroup) and error.subgroup(Fenced) is not None:
             raise
+        if database.is_outage(error):
+            # Not the body's fault: it runs again, and nothing is counted (J5).
+            return Released(OUTAGE_DELAY_S)
         return _failure(call, error)
 
 

@@ -1,0 +1,60 @@
+"""Bodies that lose the connection to our tables in their first attempt."""
+
+import threading
+
+from asgiref.sync import sync_to_async
+from django.db import connection
+
+from coordination.tasks import durable
+
+connecting = set()
+
+
+def ask(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def end_own_session(attempt):
+    if attempt == 1:
+        ask("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+@durable(takes_context=True)
+def cut_off(context):
+    end_own_session(context.attempt)
+    return context.attempt
+
+
+@durable(takes_context=True)
+async def cut_off_async(context):
+    await sync_to_async(end_own_session)(context.attempt)
+    return context.attempt
+
+
+@durable(takes_context=True, atomic=True)
+def cut_off_atomic(context):
+    end_own_session(context.attempt)
+    return context.attempt
+
+
+@durable(takes_context=True)
+def cancelled_statement(context):
+    """The server answers with an OperationalError and stays."""
+    ask("SET statement_timeout = '10ms'")
+    try:
+        ask("SELECT pg_sleep(5)")
+    finally:
+        ask("SET statement_timeout = 0")
+
+
+@durable(takes_context=True)
+def connects(context):
+    """Needs a new connection in the middle of its work."""
+    connection.close()
+    connecting.add(threading.get_ident())
+    try:
+        ask("SELECT 1")
+    finally:
+        connecting.discard(threading.get_ident())
+    return context.attempt
