@@ -114,13 +114,11 @@ def report(since: datetime | None = None, until: datetime | None = None) -> Repo
 
 @dataclass(frozen=True)
 class Segment:
-    """Settings that held from just after `start` up to `end`; `recorded` says that every
-    instant of it must have its record, also those of a pause that has ended."""
+    """Settings that held from just after `start` up to `end`, a pause included."""
 
     start: datetime
     end: datetime
     settings: PlanInput
-    recorded: bool
 
 
 def segments(row: Schedule, changed: Sequence[ScheduleChange], until: datetime) -> list[Segment]:
@@ -130,25 +128,18 @@ def segments(row: Schedule, changed: Sequence[ScheduleChange], until: datetime) 
     """
     settings: dict[str, Any] = {name: getattr(row, name) for name in _MOVES}
     found: list[Segment] = []
-    end, ended_by_record = until, bool(row.enabled)
+    end = until
     for change in [*reversed(changed), None]:
         start = row.created_at if change is None else change.at
-        enabled = bool(settings["enabled"])
-        recorded = enabled or ended_by_record
         if start < end:
-            found.append(Segment(start, end, _input(row, settings), recorded))
+            found.append(Segment(start, end, _input(row, settings)))
         if change is None or change.verb == states.ChangeVerb.CREATE:
             break
-        ended_by_record = recorded or enabled or _moves_timing(change)
         end = start
         for name, (old, _new) in change.diff.items():
             if name in settings:
                 settings[name] = _value(name, old)
     return found[::-1]
-
-
-def _moves_timing(change: ScheduleChange) -> bool:
-    return bool(set(change.diff) & (set(_MOVES) - {"enabled"}))
 
 
 def _value(name: str, stored: Any) -> Any:
@@ -175,13 +166,16 @@ def _audit_schedule(row: Schedule, found: Report) -> None:
 
 
 def _due(row: Schedule, changed: Sequence[ScheduleChange], found: Report) -> Iterator[datetime]:
-    """Yield what must have a record, in order; count what is still to come as pending."""
+    """Yield what must have a record, in order; count what is still to come as pending.
+
+    What a pause passes over stays ahead of `next_run_at` until the pause ends and records it.
+    """
     parked = row.last_fire_at if row.broken_code else None
     for part in segments(row, changed, found.until):
         start = max(part.start, found.since - timedelta(microseconds=1))
         for at in planner.due_between(part.settings, start, min(part.end, found.until)):
             later = row.next_run_at is not None and at >= row.next_run_at
-            if not part.recorded or later or (parked is not None and at > parked):
+            if later or (parked is not None and at > parked):
                 found.pending += 1
             else:
                 yield at

@@ -13,6 +13,7 @@ from coordination.database import dbnow
 from coordination.models import Lease
 from coordination.tasks.models import TaskRun
 from schedules import fires
+from schedules.fires import record
 from schedules.models import Schedule, ScheduleFire
 from tests.support import firing
 from tests.support.locks import held_row
@@ -199,6 +200,7 @@ def test_an_instant_that_has_its_row_is_not_fired_again():
         ({"inputs": {"a": "{{ fire.nothing }}"}}, "input_invalid"),
         ({"target": "gone.away"}, "target_missing"),
         ({"inputs": {"explode": 1}}, "start_error"),
+        ({"inputs": {"break": 1}}, "start_error"),
     ],
 )
 @rule("schedules H1", "schedules E19", "architecture 5")
@@ -273,6 +275,21 @@ def test_a_thousand_schedules_due_in_one_second_cost_a_fixed_number_of_statement
         assert ScheduleFire.objects.filter(fire_at=at, outcome="started").count() == n
         assert TaskRun.objects.count() == n
     assert counts[1000] == counts[10] <= 20
+
+
+@pytest.mark.django_db
+@rule("schedules H1", "schedules H7")
+def test_an_instant_that_is_recorded_twice_is_one_row_and_the_second_writer_learns_it():
+    row = firing.schedule()
+    at = dbnow().replace(microsecond=0)
+
+    def skipped(kind):
+        return record.FireRow(row.pk, row.key, at, kind, "skipped_backlog")
+
+    first = skipped("misfire")
+    assert record.record([first]) == {first.id}
+    assert record.record([skipped("misfire"), skipped("scheduled")]) == set()
+    assert ScheduleFire.objects.get().pk == first.id
 
 
 CRASH_POINTS = [

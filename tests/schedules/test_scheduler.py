@@ -68,8 +68,11 @@ def test_it_never_spins_over_what_it_could_not_do():
 @rule("coordination LL7", "schedules H7")
 def test_without_leadership_a_tick_writes_nothing():
     firing.overdue(firing.schedule())
-    Scheduler().tick(context(firing.candidate()))
+    ctx = context(firing.candidate())
+    with CaptureQueriesContext(connection) as queries:
+        Scheduler().tick(ctx)
     assert not ScheduleFire.objects.exists()
+    assert all(item["sql"].lstrip().startswith("SELECT") for item in queries)
 
 
 @pytest.mark.django_db

@@ -3,6 +3,8 @@
 import contextlib
 from datetime import timedelta
 
+from django.db import connection
+
 from coordination import claims, identity, workers
 from coordination.clock import SystemClock
 from coordination.database import dbnow
@@ -31,6 +33,9 @@ class Recorder:
         for item in starts:
             if item.inputs.get("explode"):
                 raise RuntimeError("told to explode")
+            if item.inputs.get("break"):
+                with connection.cursor() as cursor:
+                    cursor.execute("INSERT INTO django_content_type (id) VALUES (NULL)")
         self.started += starts
         ids = claims.enqueue(
             TaskRun,
