@@ -8,6 +8,7 @@ import os
 import shutil
 
 import pytest
+from django.db import connections
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
@@ -43,6 +44,9 @@ def browser(monkeypatch):
         chromium = driver.chromium.launch(executable_path=path, headless=True, args=flags)
         yield chromium
         chromium.close()
+        # Under a running loop Django keeps connections apart from those of the thread before and
+        # after it; nobody else would close what the test has opened.
+        connections.close_all()
 
 
 @pytest.fixture
