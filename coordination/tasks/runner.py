@@ -83,7 +83,7 @@ class TaskRunner:
         try:
             call = _prepared(cast(Execution, handle), run)
         except Exception as error:  # noqa: BLE001 - a declaration that changed since the enqueue
-            return Failed(told(error))
+            return _apart_from_outages(error) or Failed(told(error))
         _send(task_started, call.result)
         outcome = _attempt(call)
         # What a body returns or raises after it has ended its job itself changes nothing.
@@ -144,10 +144,12 @@ def _attempt(call: _Call) -> Outcome:
         # The outermost frame of a body: also `SystemExit` only ends the task.
         if isinstance(error, BaseExceptionGroup) and error.subgroup(Fenced) is not None:
             raise
-        if database.is_outage(error):
-            # Not the body's fault: it runs again, and nothing is counted (J5).
-            return Released(OUTAGE_DELAY_S)
-        return _failure(call, error)
+        return _apart_from_outages(error) or _failure(call, error)
+
+
+def _apart_from_outages(error: BaseException) -> Outcome | None:
+    """An outage of the database is not the body's fault: it runs again, uncounted (J5)."""
+    return Released(OUTAGE_DELAY_S) if database.is_outage(error) else None
 
 
 def _called(call: _Call) -> Any:

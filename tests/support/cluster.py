@@ -90,12 +90,12 @@ class Cluster:
             **more,
         }
 
-    def start(self, *arguments, name=None, **env):
+    def start(self, *arguments, name=None, command=COMMAND, **env):
         """Start a coordinator and return at once."""
         log = self.folder / f"{name or len(self.processes)}.log"
         with log.open("wb") as out:
             popen = subprocess.Popen(
-                [*COMMAND, "--log-format", "json", *arguments],
+                [*command, "--log-format", "json", *arguments],
                 cwd=ROOT,
                 env=self.environment(**env),
                 stdin=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -18,6 +19,7 @@ from django.db import DatabaseError, connection, connections
 
 from coordination.models import JobAttempt, Lease, LeaseHistory, Worker
 from coordination.tasks.models import TaskRun
+from schedules.models import ScheduleFire
 from tests.support import ledger
 from tests.support.cluster import Cluster, postgres_url, wait
 from tests.support.history import judge
@@ -76,6 +78,13 @@ class Site:
             process.wait_event("worker.registered", seconds=40)
         return made[0] if n == 1 else made
 
+    def start_skewed(self, place):
+        """A coordinator whose own clocks are told by the file `place` (`tests.support.skewed`)."""
+        module = ("-m", "tests.support.skewed", str(place))
+        process = self.cluster.start(*alone(), command=(sys.executable, *module))
+        process.wait_event("worker.registered", seconds=40)
+        return process
+
     def proxy(self):
         """A network path of its own for one coordinator."""
         made = Proxy(self.server.port)
@@ -110,6 +119,15 @@ class Site:
             what=f"{n} workers listen",
         )
 
+    def owner_of(self, process):
+        """The present identity of a started process."""
+        rows = Worker.objects.filter(pid=process.pid).order_by("-started_at")
+        return rows.values_list("pk", flat=True)[0]
+
+    def elsewhere(self, owner):
+        """Let everybody believe that this worker runs on another host: no death is proved."""
+        Worker.objects.filter(pk=owner).update(boot="another host")
+
     def others(self, *these):
         """The processes that run and are none of these."""
         running = (p for p in self.cluster.processes if p.popen.poll() is None)
@@ -117,9 +135,9 @@ class Site:
 
     # --- load --------------------------------------------------------------------------------
 
-    def load(self, *, per_s=20):
-        """Three schedules of the ledger, and a client that enqueues all the time."""
-        ledger.seed()
+    def load(self, *, per_s=20, listen=True):
+        """The schedules of the ledger, and a client that enqueues all the time."""
+        ledger.seed(listen=listen)
         self.feeder = Feeder(per_s)
 
     def drain(self, *, seconds):
@@ -166,6 +184,18 @@ class Site:
             what=f"a take-over of {owner}\n{self.story()}",
         )
         return row.ended_at.timestamp() - instant
+
+    def gone_after(self, instant, owner, *, seconds):
+        """Seconds from `instant` (Unix) until this worker was declared lost."""
+        gone = Worker.objects.filter(pk=owner, state="lost")
+        row = wait(lambda: gone.all().first(), seconds=seconds, what=f"{owner} is lost")
+        return row.ended_at.timestamp() - instant
+
+    def fires_after(self, instant):
+        """When the first fire after `instant` (Unix) was recorded; None."""
+        since = datetime.datetime.fromtimestamp(instant, datetime.UTC)
+        row = ScheduleFire.objects.filter(fired_at__gt=since).order_by("fired_at").first()
+        return row and row.fired_at.timestamp()
 
     def close(self):
         """End what still runs."""

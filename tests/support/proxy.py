@@ -62,13 +62,19 @@ class Proxy:
                 client.shutdown(socket.SHUT_WR)
         return len(pairs)
 
+    def drop_orphans(self):
+        """Let the server notice: the sessions that `half_close` left behind get a reset."""
+        with self._lock:
+            orphans, self._orphans = self._orphans, []
+        _reset(*orphans)
+
     def close(self):
         """End everything and wait for the threads."""
         self._closed.set()
         self._listener.close()
         for pair in self._pairs():
             _reset(*pair)
-        _reset(*self._orphans)
+        self.drop_orphans()
         for thread in self._threads:
             thread.join(5)
             assert not thread.is_alive()
