@@ -101,12 +101,13 @@ def _edges() -> tuple[Edge, ...]:
             for to in (*_READY, _S.QUARANTINED)
         ),
         *(
-            Edge(_S.RUNNING, to, "take over stalled", "claims.take_over_stalled", "Cluster")
+            Edge(_S.RUNNING, to, "take over stalled", "claims.take_over_stalled")
             for to in (*_READY, _S.QUARANTINED)
         ),
         Edge(_S.RUNNING, _S.CANCELLING, "ask to cancel", "claims.request_cancel"),
         Edge(_S.CANCELLING, _S.CANCELLED, "acknowledge", "claims.acknowledge_cancel"),
         Edge(_S.CANCELLING, _S.CANCELLED, "reap", "claims.take_over"),
+        Edge(_S.CANCELLING, _S.CANCELLED, "reap stalled", "claims.take_over_stalled"),
         Edge(_S.CANCELLING, _S.DONE, "finish", "claims.finish"),
         Edge(_S.CANCELLING, _S.ERROR, "fail", "claims.fail"),
         *(

@@ -49,20 +49,30 @@ from coordination.claims.endings import (
 )
 from coordination.claims.enqueueing import IdempotencyMismatch, enqueue, enqueue_once
 from coordination.claims.gate import Gate, fenced_atomic, held, update
-from coordination.claims.takeover import REASON_CRASHED, TakenOver, reap_cancels, take_over
+from coordination.claims.stalling import REASON_STALLED, Stalled, stalled, take_over_stalled
+from coordination.claims.takeover import (
+    REASON_CRASHED,
+    TakenOver,
+    bound,
+    reap_cancels,
+    take_over,
+)
 
 __all__ = [
     "REASON_CRASHED",
     "REASON_HOOK",
     "REASON_RESUMED",
+    "REASON_STALLED",
     "Claimed",
     "Ending",
     "Gate",
     "IdempotencyMismatch",
     "Mark",
+    "Stalled",
     "TakenOver",
     "Verb",
     "acknowledge_cancel",
+    "bound",
     "claim",
     "end_batch",
     "enqueue",
@@ -85,7 +95,9 @@ __all__ = [
     "request_cancel",
     "resume",
     "retry",
+    "stalled",
     "take_over",
+    "take_over_stalled",
     "token",
     "unpause",
     "update",

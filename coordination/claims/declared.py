@@ -7,7 +7,7 @@ from functools import partial
 from django.utils.translation import gettext_lazy as _
 
 from coordination import database, reasons
-from coordination.claims import asking, endings, gate, takeover
+from coordination.claims import asking, endings, gate, stalling, takeover
 from coordination.jobs import LeasedJob, leased_models
 from coordination.writers import Writer, register_writer
 
@@ -24,6 +24,7 @@ def register() -> None:
     reasons.register(
         {
             takeover.REASON_CRASHED: _("it crashed its workers too often in a row"),
+            stalling.REASON_STALLED: _("it made no progress in several attempts in a row"),
             endings.REASON_HOOK: _("its end was refused: %(error)s"),
             asking.REASON_RESUMED: _("resumed by %(by)s"),
         }

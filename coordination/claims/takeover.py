@@ -3,19 +3,25 @@
 The caller has just moved the worker row to `lost` or `left` in the same transaction; whoever
 did that alone comes here, so one owner is taken over once. Locks after the worker and lease
 rows, before lanes and classes.
+
+A row that somebody has locked, the dead holder's open transaction above all, is waited for only
+`LOCK_WAIT_S` and then left: the others are freed, and the caller comes back for it (TK4). No
+session of anybody is ended for it; that step is postponed (settled 37).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from coordination import database, wakeups
 from coordination.claims import history
 from coordination.claims.sql import Left, left_rows, ready, returning, table_of
+from coordination.conf import conf
 from coordination.database import Fragments
 from coordination.failpoints import failpoint
 from coordination.jobs import (
@@ -29,19 +35,24 @@ from coordination.jobs import (
 from coordination.models import EvidenceClass, Worker, WorkerState
 
 REASON_CRASHED = "crashed_too_often"
+LOCK_WAIT_S = 0.3
 
 
 @dataclass(frozen=True)
 class TakenOver:
-    """What became of a gone worker's jobs, by number."""
+    """What became of a gone worker's jobs, by number.
+
+    `locked` ones are still held: somebody has locked their rows. Call again soon.
+    """
 
     requeued: int = 0
     quarantined: int = 0
     cancelled: int = 0
+    locked: int = 0
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All that are free now."""
         return self.requeued + self.quarantined + self.cancelled
 
     def __add__(self, other: TakenOver) -> TakenOver:
@@ -49,11 +60,12 @@ class TakenOver:
             self.requeued + other.requeued,
             self.quarantined + other.quarantined,
             self.cancelled + other.cancelled,
+            self.locked + other.locked,
         )
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """One of the three things that happen to a held row of a gone owner."""
 
     source: JobStatus
@@ -76,12 +88,18 @@ def take_over(owner: str, evidence: EvidenceClass, *, abnormal_exit: bool = True
     )
     taken = TakenOver()
     with database.transaction() as connection:
+        bound(connection)
         for model in leased_models():
             taken += _take_over_model(connection, model, owner, evidence, crashed)
         failpoint("claims.after_take_over_jobs")
         if taken.requeued:
             wakeups.ring(wakeups.JOBS)
     return taken
+
+
+def bound(connection: BaseDatabaseWrapper) -> None:
+    """Let the take-over that runs wait for no lock for long, and not keep its own when stopped."""
+    database.bound_locks(connection, wait_s=LOCK_WAIT_S, idle_s=conf.LEASE_S)
 
 
 def _take_over_model(
@@ -93,14 +111,50 @@ def _take_over_model(
 ) -> TakenOver:
     fragments = database.sql_for(connection)
     cases = crash_cases(fragments) if crashed else (release_case(), reap_case(fragments))
-    ended: list[Left] = []
-    n: dict[AttemptEnd, int] = {}
+    try:
+        with database.transaction(connection=connection):
+            # A session that has just died still gives its locks back within milliseconds.
+            return _move_all(connection, model, cases, owner, evidence, fragments.for_update)
+    except OperationalError as error:
+        if not database.is_lock_timeout(error):
+            raise
+    taken = _move_all(connection, model, cases, owner, evidence, fragments.skip_locked)
+    rows = model._base_manager.using(database.alias()).filter(lease_owner=owner)
+    return taken + TakenOver(locked=rows.count())
+
+
+def _move_all(
+    connection: BaseDatabaseWrapper,
+    model: type[LeasedJob],
+    cases: Sequence[Case],
+    owner: str,
+    evidence: EvidenceClass,
+    lock: str,
+) -> TakenOver:
+    moved: list[tuple[Case, list[Left]]] = []
     # Running rows first: a cancel that is asked in between is then seen by the last case.
     for case in cases:
-        left = left_rows(connection, case_sql(model, case), [owner, owner])
-        history.record(
-            connection, model, [history.Attempt(row, owner, case.end, evidence) for row in left]
-        )
+        left = left_rows(connection, case_sql(model, case, lock), [owner, owner, owner])
+        moved.append((case, left))
+    return settle_moved(connection, model, moved, owner, evidence)
+
+
+def settle_moved(
+    connection: BaseDatabaseWrapper,
+    model: type[LeasedJob],
+    moved: Sequence[tuple[Case, list[Left]]],
+    owner: str,
+    evidence: EvidenceClass | None = None,
+    detail: Mapping[str, object] | None = None,
+) -> TakenOver:
+    """Write the history of what a take-over moved and call the end hooks, in its transaction."""
+    n: dict[AttemptEnd, int] = {}
+    ended: list[Left] = []
+    for case, left in moved:
+        attempts = [
+            history.Attempt(row, owner, case.end, evidence, detail=detail or {}) for row in left
+        ]
+        history.record(connection, model, attempts)
         n[case.end] = len(left)
         ended += left if case.ends else []
     run_end_hooks([Ended(model, r.job_id, r.attempt, r.status) for r in ended if r.hooked])
@@ -111,31 +165,31 @@ def _take_over_model(
     )
 
 
-def release_case() -> _Case:
+def release_case() -> Case:
     """A worker that gave up by itself: its jobs run again, nothing is counted."""
-    return _Case(JobStatus.RUNNING, AttemptEnd.TAKEN_OVER, f"status = {ready()}")
+    return Case(JobStatus.RUNNING, AttemptEnd.TAKEN_OVER, f"status = {ready()}")
 
 
-def crash_cases(fragments: Fragments) -> Sequence[_Case]:
+def crash_cases(fragments: Fragments, reason: str = REASON_CRASHED) -> Sequence[Case]:
     """A worker that died: quarantine those that reached their limit, requeue the others."""
     counted = "crash_count = crash_count + 1"
-    spent = f"reason_code = '{REASON_CRASHED}', finished_at = {fragments.now}, unique_key = NULL"
+    spent = f"reason_code = '{reason}', finished_at = {fragments.now}, unique_key = NULL"
     return (
-        _Case(
+        Case(
             JobStatus.RUNNING,
             AttemptEnd.QUARANTINED,
             f"status = '{JobStatus.QUARANTINED.value}', {counted}, {spent}",
             where="AND crash_count + 1 >= max_crashes",
             ends=True,
         ),
-        _Case(JobStatus.RUNNING, AttemptEnd.TAKEN_OVER, f"status = {ready()}, {counted}"),
+        Case(JobStatus.RUNNING, AttemptEnd.TAKEN_OVER, f"status = {ready()}, {counted}"),
         reap_case(fragments),
     )
 
 
-def reap_case(fragments: Fragments) -> _Case:
+def reap_case(fragments: Fragments) -> Case:
     """A cancel that was asked of a worker that is gone counts as acknowledged."""
-    return _Case(
+    return Case(
         JobStatus.CANCELLING,
         AttemptEnd.CANCELLED,
         f"status = '{JobStatus.CANCELLED.value}', finished_at = {fragments.now}, unique_key = NULL",
@@ -144,12 +198,15 @@ def reap_case(fragments: Fragments) -> _Case:
 
 
 @lru_cache(maxsize=256)
-def case_sql(model: type[LeasedJob], case: _Case) -> str:
-    """The statement of a case. Binds the owner twice."""
+def case_sql(model: type[LeasedJob], case: Case, lock: str) -> str:
+    """The statement of a case, its rows locked by `lock` in one order. Binds the owner 3 times."""
     table = table_of(model)
+    held = f"lease_owner = %s AND status = '{case.source.value}'"
     return f"""
+        WITH gone AS MATERIALIZED (
+            SELECT id FROM {table} WHERE {held} {case.where} ORDER BY id {lock})
         UPDATE {table} SET lease_owner = NULL, last_owner = %s, {case.sets}
-        WHERE lease_owner = %s AND status = '{case.source.value}' {case.where}
+        FROM gone WHERE {table}.id = gone.id AND {table}.{held}
         {returning(table)}"""
 
 
@@ -178,12 +235,9 @@ def reap_cancels() -> int:
 def _reap(
     connection: BaseDatabaseWrapper, model: type[LeasedJob], owner: str, evidence: EvidenceClass
 ) -> int:
-    text = case_sql(model, reap_case(database.sql_for(connection)))
-    left = left_rows(connection, text, [owner, owner])
-    history.record(
-        connection,
-        model,
-        [history.Attempt(row, owner, AttemptEnd.CANCELLED, evidence) for row in left],
-    )
-    run_end_hooks([Ended(model, r.job_id, r.attempt, r.status) for r in left if r.hooked])
-    return len(left)
+    fragments = database.sql_for(connection)
+    case = reap_case(fragments)
+    # What is locked is left for the next time.
+    text = case_sql(model, case, fragments.skip_locked)
+    left = left_rows(connection, text, [owner, owner, owner])
+    return settle_moved(connection, model, [(case, left)], owner, evidence).cancelled

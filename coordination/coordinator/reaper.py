@@ -12,10 +12,13 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from django.db import OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
 from coordination import claims, leases, wakeups, workers
 from coordination.clock import Clock
 from coordination.conf import conf
-from coordination.database import alias, transaction
+from coordination.database import alias, is_lock_timeout, transaction
 from coordination.failpoints import failpoint
 from coordination.jobs import leased_models
 from coordination.loops import TickContext
@@ -100,15 +103,17 @@ def take_over(
     """End a gone identity and free all it held, in one transaction; None when another did it.
 
     With E3 `beat_seq` is the beat that was observed: one more beat since then, and the worker
-    lives (I3 of `workers.py`).
+    lives (I3 of `workers.py`). Waits for no lock for long; jobs whose rows somebody has locked
+    stay held and are counted, see `Reaper` (TK4).
     """
     with transaction() as connection:
+        claims.bound(connection)
         if not workers.mark_lost(
             owner, evidence, cause=cause, beat_seq=beat_seq, connection=connection
         ):
             return None
         failpoint("claims.after_take_over_mark")
-        vacated = leases.vacate(owner, connection=connection)
+        vacated = _vacate(owner, connection)
         taken = claims.take_over(owner, evidence)
         if vacated:
             wakeups.ring(wakeups.LEASES)
@@ -117,11 +122,23 @@ def take_over(
     return taken
 
 
+def _vacate(owner: str, connection: BaseDatabaseWrapper) -> list[str]:
+    """Take its leases from a gone owner; one whose row is locked lapses by itself."""
+    try:
+        with transaction(connection=connection):
+            return leases.vacate(owner, connection=connection)
+    except OperationalError as error:
+        if not is_lock_timeout(error):
+            raise
+        return []
+
+
 def sweep(owner: str, evidence: EvidenceClass) -> claims.TakenOver:
-    """Free the jobs of an owner that has no live row; for `orphans_due`."""
+    """Free the jobs of an owner that has no live row; for `orphans_due`, or what was locked."""
     with transaction():
         taken = claims.take_over(owner, evidence)
-    _log_taken(owner, evidence, "no live worker row", taken)
+    if taken.total:
+        _log_taken(owner, evidence, "no live worker row", taken)
     return taken
 
 
@@ -185,6 +202,7 @@ class Reaper:
         self._every_s = every_s
         self._seen: Mapping[str, Seen] = {}
         self._orphans: Mapping[str, float] = {}
+        self._locked: set[str] = set()
         self._next_sweep = float("-inf")
 
     def tick(self, context: TickContext) -> float:
@@ -197,11 +215,35 @@ class Reaper:
         dbnow, rows = workers.live()
         found = review(self._seen, rows, dbnow, now, me=context.owner, lease_s=self._lease_s)
         self._seen = found.seen
+        self._come_back()
         for gone in found.gone:
-            take_over(gone.owner, EvidenceClass.SILENT, cause=CAUSE_SILENT, beat_seq=gone.beat_seq)
+            self._take_over(gone)
         self._sweep(now)
-        quiet = found.quiet or bool(self._orphans)
+        quiet = found.quiet or bool(self._orphans or self._locked)
         return conf.REAPER_POLL_S if quiet else self._every_s
+
+    def _take_over(self, gone: Gone) -> None:
+        try:
+            taken = take_over(
+                gone.owner, EvidenceClass.SILENT, cause=CAUSE_SILENT, beat_seq=gone.beat_seq
+            )
+        except OperationalError as error:
+            # Another reaper is at it, perhaps stopped in its middle. The others do not wait.
+            if not is_lock_timeout(error):
+                raise
+            return
+        if taken is not None and taken.locked:
+            self._locked.add(gone.owner)
+
+    def _come_back(self) -> None:
+        """Free what was locked when its owner was taken over for silence (TK4).
+
+        Not before its lock is gone: until then the old holder may still commit. Should this
+        process end meanwhile, the jobs are orphans to every other reaper.
+        """
+        for owner in sorted(self._locked):
+            if not sweep(owner, EvidenceClass.SILENT).locked:
+                self._locked.discard(owner)
 
     def _sweep(self, now: float) -> None:
         if now < self._next_sweep:

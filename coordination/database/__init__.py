@@ -12,6 +12,7 @@ from coordination.database.connections import (
     OLDEST_SQLITE,
     alias,
     bind_per_transaction,
+    bound_locks,
     close_thread_connections,
     connection_of,
     dbnow,
@@ -41,7 +42,7 @@ from coordination.database.fragments import (
     json_out,
     sql_for,
 )
-from coordination.database.outages import is_outage
+from coordination.database.outages import is_conflict, is_lock_timeout, is_outage
 
 __all__ = [
     "OLDEST_SQLITE",
@@ -54,12 +55,15 @@ __all__ = [
     "SqliteFragments",
     "alias",
     "bind_per_transaction",
+    "bound_locks",
     "close_thread_connections",
     "connection_of",
     "dbnow",
     "fetch",
     "in_bounds",
+    "is_conflict",
     "is_embedded",
+    "is_lock_timeout",
     "is_outage",
     "is_postgres",
     "is_sqlite",

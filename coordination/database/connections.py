@@ -94,6 +94,22 @@ def transaction(
         yield connection
 
 
+def bound_locks(connection: BaseDatabaseWrapper, *, wait_s: float, idle_s: float) -> None:
+    """Bound the transaction that runs: no statement waits longer than `wait_s` for a lock (TK4).
+
+    A process that is stopped in its middle for `idle_s` loses its session, and with it the
+    locks that others wait for. Gone at the end of the transaction. Nothing on SQLite.
+    """
+    if not is_postgres(connection):
+        return
+    fetch(
+        connection,
+        "SELECT set_config('lock_timeout', %s, true),"
+        " set_config('idle_in_transaction_session_timeout', %s, true)",
+        (str(max(1, round(wait_s * 1000))), str(max(1, round(idle_s * 1000)))),
+    )
+
+
 @contextlib.contextmanager
 def _atomic(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """`atomic` on exactly this wrapper, which need not be the thread's own."""

@@ -1,13 +1,37 @@
-"""Telling an outage of our database from an error of whoever asked it."""
+"""What a database error means: an outage, a lock that somebody holds, a conflict to repeat."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from coordination.database.connections import alias
+
+LOCK_TIMEOUT = "55P03"
+CONFLICTS = ("40001", "40P01")
+"""Serialization failure and deadlock: the transaction may be repeated as it is (FD5)."""
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a statement gave up waiting for a lock (`bound_locks`). Never so on SQLite."""
+    return _sqlstate(error) == LOCK_TIMEOUT
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the server undid a transaction only because of another one (FD5).
+
+    Repeating it is right, and it is never "not mine". Never so on SQLite, which has one writer.
+    """
+    return _sqlstate(error) in CONFLICTS
+
+
+def _sqlstate(error: BaseException) -> str:
+    """The server's code; Django keeps the driver's error as the cause."""
+    if not isinstance(error, DatabaseError):
+        return ""
+    return getattr(error.__cause__, "sqlstate", None) or ""
 
 
 def is_outage(error: BaseException) -> bool:

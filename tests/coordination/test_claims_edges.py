@@ -18,7 +18,6 @@ MARKED = {
     ("claims.grant", "Coordination"),
     ("claims.give_back", "Coordination"),
     ("claims.pause_queue", "Jobs"),
-    ("claims.take_over_stalled", "Cluster"),
 }
 ERROR = {"class": "ValueError"}
 
@@ -40,6 +39,9 @@ PERFORM = {
         lambda row: claims.take_over(WORKER, EvidenceClass.PROVED),
         lambda row: claims.take_over(WORKER, EvidenceClass.SILENT),
     ],
+    "claims.take_over_stalled": [
+        lambda row: claims.take_over_stalled([token_of(row)], grace_s=1),
+    ],
     "claims.acknowledge_cancel": [lambda row: claims.acknowledge_cancel(token_of(row))],
     "claims.request_cancel": [lambda row: claims.request_cancel(TaskRun, row.pk, by="me")],
     "claims.pause": [lambda row: claims.pause(TaskRun, row.pk)],
@@ -52,7 +54,7 @@ PERFORM = {
     "claims.flag_kind": [lambda row: claims.flag_kind(TaskRun, KIND, "kind_unknown", {})],
 }
 SITUATIONS = [
-    {"lane": lane, "max_crashes": max_crashes}
+    {"lane": lane, "max_crashes": max_crashes, "stall_timeout_s": 5}
     for lane, max_crashes in itertools.product(("", "source"), (1, 3))
 ]
 

@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 
 from coordination import claims, database
-from coordination.claims import claiming, endings, takeover
+from coordination.claims import claiming, endings, stalling, takeover
 from coordination.tasks.models import TaskRun
 from tests.support.engine import KIND, WORKER, past
 from tests.support.rules import rule
@@ -46,7 +46,10 @@ def statement(name):
         return claiming.promote_sql(fragments, TaskRun), [500]
     if name == "take over":
         case = takeover.release_case()
-        return takeover.case_sql(TaskRun, case), [WORKER, WORKER]
+        text = takeover.case_sql(TaskRun, case, fragments.for_update)
+        return text, [WORKER, WORKER, WORKER]
+    if name == "stalled":
+        return stalling.stalled_sql(fragments, TaskRun), [0.0, 100]
     if name == "finish":
         text = endings.ending_sql(fragments, endings.FINISH, TaskRun)
         row = TaskRun.objects.filter(lease_owner=WORKER).first()
@@ -54,7 +57,7 @@ def statement(name):
     raise KeyError(name)
 
 
-@pytest.mark.parametrize("name", ["claim", "promote", "take over", "finish"])
+@pytest.mark.parametrize("name", ["claim", "promote", "take over", "stalled", "finish"])
 def test_no_statement_reads_the_whole_table(crowded, name):
     found = plan(*statement(name))
     assert "Seq Scan on roundtable_tasks_taskrun" not in found, found

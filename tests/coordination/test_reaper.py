@@ -10,9 +10,11 @@ from coordination.coordinator import reaper
 from coordination.coordinator.reaper import Reaper, orphans_due, review
 from coordination.failpoints import FailpointReached
 from coordination.models import EvidenceClass, JobAttempt, Lease, Worker
+from coordination.tasks.models import TaskRun
 from coordination.testing import FakeClock, crash_at, expire_worker, two_workers, worker
 from coordination.workers import Seen, WorkerRow
 from tests.support import engine
+from tests.support.locks import held_row
 from tests.support.rules import rule
 
 T = 15.0
@@ -139,3 +141,59 @@ class TestTakeOver:
         reaper.take_over(me.owner, EvidenceClass.LEFT, cause="fenced")
         assert (engine.fresh(job).status, engine.fresh(job).crash_count) == ("queued", 0)
         assert workers.renew(me.owner, 1, lease_s=T) is None
+
+
+@pytest.mark.django_db(transaction=True)
+class TestLockedRows:
+    """TK4, with the locks of a session that does not end."""
+
+    @pytest.fixture(autouse=True)
+    def _row_locks(self, engine):
+        if engine == "sqlite":
+            pytest.skip("SQLite has one lock for everything, and a take-over holds it")
+
+    @rule("coordination TK4", "settled 37")
+    def test_a_locked_job_comes_back_as_soon_as_its_lock_is_gone(self):
+        dead, me = two_workers()
+        locked = engine.job("running", lease_owner=dead.owner)
+        free = engine.job("running", lease_owner=dead.owner)
+        one = Reaper(me.clock, lease_s=T, every_s=3)
+        one.tick(me.context())
+        expire_worker(dead.owner, by_s=2 * T)
+        me.clock.advance(T * 1.02)
+        with held_row(TaskRun, locked.pk):
+            assert one.tick(me.context()) == conf.REAPER_POLL_S
+            assert Worker.objects.get(pk=dead.owner).state == "lost"
+            assert engine.fresh(free).status == "queued"
+            assert one.tick(me.context()) == conf.REAPER_POLL_S
+            assert engine.fresh(locked).status == "running"
+        one.tick(me.context())
+        assert (engine.fresh(locked).status, engine.fresh(locked).crash_count) == ("queued", 1)
+        assert JobAttempt.objects.count() == 2
+
+    @rule("coordination TK4", "coordination TK2")
+    def test_a_locked_lease_keeps_no_job_from_being_freed(self):
+        dead, _ = two_workers()
+        dead.leadership.claim()
+        job = engine.job("running", lease_owner=dead.owner)
+        with held_row(Lease, "scheduler"):
+            taken = reaper.take_over(dead.owner, EvidenceClass.PROVED, cause="process is gone")
+        assert (taken.requeued, engine.fresh(job).status) == (1, "queued")
+        # Nobody took it away: it lapses by itself.
+        assert Lease.objects.get().owner == dead.owner
+
+    @rule("coordination TK2", "coordination TK4")
+    def test_a_worker_row_that_is_locked_delays_only_its_own_take_over(self):
+        dead, me = two_workers()
+        other = worker("other", clock=me.clock)
+        jobs = [engine.job("running", lease_owner=one.owner) for one in (dead, other)]
+        one = Reaper(me.clock, lease_s=T, every_s=3)
+        one.tick(me.context())
+        for gone in (dead, other):
+            expire_worker(gone.owner, by_s=2 * T)
+        me.clock.advance(T * 1.02)
+        with held_row(Worker, dead.owner):
+            one.tick(me.context())
+            assert [engine.fresh(job).status for job in jobs] == ["running", "queued"]
+        one.tick(me.context())
+        assert engine.fresh(jobs[0]).status == "queued"
