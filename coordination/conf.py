@@ -161,6 +161,13 @@ class CoordinationSettings(AppSettings):
         maximum=86400,
         kind=float,
     )
+    STALL_GRACE_S = Setting(
+        8.0,
+        "Seconds that a body without progress gets to stop before its job is taken over (J7).",
+        minimum=0,
+        maximum=86400,
+        kind=float,
+    )
     PRIORITY_STEP_S = Setting(
         6.0, "Seconds that one point of priority moves a job forward (J12).", minimum=0, kind=float
     )

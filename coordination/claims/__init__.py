@@ -48,7 +48,7 @@ from coordination.claims.endings import (
     retry,
 )
 from coordination.claims.enqueueing import IdempotencyMismatch, enqueue, enqueue_once
-from coordination.claims.gate import Gate, fenced_atomic, held, update
+from coordination.claims.gate import Gate, fenced_atomic, held, note, update
 from coordination.claims.stalling import REASON_STALLED, Stalled, stalled, take_over_stalled
 from coordination.claims.takeover import (
     REASON_CRASHED,
@@ -85,6 +85,7 @@ __all__ = [
     "held_by",
     "marks",
     "next_due_s",
+    "note",
     "pause",
     "pause_held",
     "promote",

@@ -5,7 +5,7 @@ I1  It claims only while it accepts, under the owner it was started with, and ne
     its executors can run (J1).
 I2  An execution carries the fence generation of its claim; a trip abandons it without a write.
 I3  Sleeping is bounded by the poll, by the earliest scheduled row, and while something runs by
-    the beat, so cancels are seen with every wake-up lost (D6, J8, J16).
+    less than a second, so cancels are seen with every wake-up lost (D6, J8, J16).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from coordination.conf import conf
 from coordination.dispatcher.execution import Execution
 from coordination.dispatcher.pool import AsyncRunner, ThreadPool, claim_connection
 from coordination.dispatcher.settling import settle
+from coordination.dispatcher.stalls import StallWatch, give_up
 from coordination.errors import Fenced
 from coordination.fence import Bound, Fence
 from coordination.jobs import Claim, Failed, LeasedJob, Outcome, Runner, runners
@@ -32,6 +33,8 @@ from coordination.jobs import Claim, Failed, LeasedJob, Outcome, Runner, runners
 logger = logging.getLogger(__name__)
 
 LEARN_EVERY_S = 1.0
+BUSY_POLL_S = 0.8
+"""Longest sleep while something runs: a cancel reaches it in less than a second (J8)."""
 LOCKED_WAIT_S = 0.05
 MAX_ROUNDS = 5
 MAX_PROMOTIONS = 500
@@ -75,6 +78,7 @@ class Dispatcher:
         self._learned_at = -LEARN_EVERY_S
         self._learn_again_s: float | None = None
         self._reap_at = 0.0
+        self._stalls = StallWatch(clock)
         self._trouble = ""
 
     def start(self, owner: str) -> None:
@@ -167,13 +171,14 @@ class Dispatcher:
             self.counters["reaped"] += claims.reap_cancels()
             self._give_back_strays()
         self._notice()
+        self.counters["stalled"] += self._stalls.look(self._now_held())
         wait_s = self._poll_s()
         for runner in self._in_turn():
             due_s = self._take(runner)
             if due_s is not None:
                 wait_s = min(wait_s, max(due_s, 0.0))
         if not self.idle():
-            wait_s = min(wait_s, conf.renew_every_s)
+            wait_s = min(wait_s, conf.renew_every_s, BUSY_POLL_S)
         return wait_s
 
     def _run(self) -> None:
@@ -275,8 +280,7 @@ class Dispatcher:
 
     def _notice(self) -> None:
         """Hand what was asked of held rows to their executions (J8)."""
-        with self._changed:
-            held = dict(self._held)
+        held = self._now_held()
         for model in {claim.model for claim in held}:
             for mark in claims.marks(model, self._owner):
                 execution = held.get(Claim(model, mark.job_id, self._owner, mark.attempt))
@@ -321,6 +325,7 @@ class Dispatcher:
         except Fenced as lost:
             self.counters["lost"] += 1
             logger.warning("Work was lost: %s", lost, extra={"event": "job.lost"})
+            self._give_up_stalled(execution)
         except BaseException:
             # The outermost frame of an execution: whatever it is, the executor goes on. The
             # row stays held and the crash budget judges it at the take-over.
@@ -338,9 +343,19 @@ class Dispatcher:
         if told is not None:
             told(execution, outcome)
 
+    def _give_up_stalled(self, execution: Execution) -> None:
+        """Free the job of a body that was told to stop and did; nothing after a trip."""
+        if not execution.stalled() or execution.abandoned():
+            return
+        if not give_up(execution.claim):
+            self._hand_back([execution.claim])
+
     def _executions(self) -> list[Execution]:
+        return list(self._now_held().values())
+
+    def _now_held(self) -> dict[Claim, Execution]:
         with self._changed:
-            return list(self._held.values())
+            return dict(self._held)
 
     def _wait_idle(self, deadline: float) -> bool:
         with self._changed:

@@ -36,11 +36,24 @@ class Execution:
         self._pause = False
         self._stopping = False
         self._abandoned = ""
+        self._stalled = ""
         self._callbacks: list[Callable[[], None]] = []
         self.ended = False
 
     def check(self) -> None:
-        """Raise `Fenced` when this attempt may no longer write or cause effects (SF5)."""
+        """Raise `Fenced` when this attempt may no longer write or cause effects (SF5).
+
+        Also when the body has been told to stop because it made no progress (J7).
+        """
+        if self._stalled:
+            raise Fenced(f"{self.claim.job_id}:{self.claim.attempt} {self._stalled}.")
+        self.check_end()
+
+    def check_end(self) -> None:
+        """Raise `Fenced` when not even the end of this attempt may be written.
+
+        A body that ends although it was told to stop, and in time, has ended.
+        """
         if self._abandoned:
             raise Fenced(f"{self.claim.job_id}:{self.claim.attempt} {self._abandoned}.")
         self.fence.check()
@@ -71,7 +84,7 @@ class Execution:
         At once when that has happened already. For bodies that wait on something.
         """
         with self._lock:
-            if not (self._abandoned or self._cancel == CancelMode.NOW):
+            if not (self._abandoned or self._stalled or self._cancel == CancelMode.NOW):
                 self._callbacks.append(callback)
                 return
         callback()
@@ -124,6 +137,15 @@ class Execution:
     def ask_to_stop(self) -> None:
         """The worker drains: boundaries give the job back."""
         self._stopping = True
+
+    def stall(self, why: str) -> None:
+        """Tell a body without progress to stop: its next check raises, async ones are cancelled."""
+        self._stalled = self._stalled or why
+        self._call_back()
+
+    def stalled(self) -> bool:
+        """Whether the body was told to stop because it made no progress."""
+        return bool(self._stalled)
 
     def abandon(self, why: str) -> None:
         """Stop wanting this attempt: its next check raises, its async body is cancelled."""

@@ -43,7 +43,7 @@ def settle(execution: Execution, outcome: Outcome, stopping: threading.Event) ->
     """
     wait_s, unknown = FIRST_WAIT_S, False
     while True:
-        execution.check()
+        execution.check_end()
         try:
             write(execution.claim, outcome)
             return outcome

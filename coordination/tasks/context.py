@@ -49,6 +49,16 @@ class DurableContext(_Base):  # type: ignore[misc]  # frozen at run time, the st
         """Whether somebody asked to cancel. No query."""
         return self.handle is not None and bool(self.handle.cancel_requested())
 
+    def progress(self, done: int, total: int | None = None, note: str = "") -> None:
+        """Say how far the body is, for people to see; the sign of life for `stall_timeout_s`.
+
+        One statement each, so call it every second or so. Inside `fenced_atomic` it is written
+        with the commit. Checks first, as `check` does. From an async body: `sync_to_async`.
+        """
+        self.check()
+        if self.claim is not None:
+            claims.note(self.claim, progress={"done": done, "total": total, "note": note})
+
     @contextmanager
     def fenced_atomic(self) -> Iterator[claims.Gate | None]:
         """A transaction that commits only while this attempt holds the job (J3).

@@ -64,6 +64,7 @@ def row(new: NewTask) -> TaskRun:
         priority=new.task.priority if new.priority is None else new.priority,
         max_attempts=options.max_attempts,
         max_crashes=conf.MAX_CRASHES,
+        stall_timeout_s=options.stall_timeout_s,
         hooked=new.hooked or options.emit,
         emit=options.emit,
         idempotency_key=new.idempotency_key,

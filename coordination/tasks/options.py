@@ -19,7 +19,7 @@ else:
 Backoff = float | Callable[[int], float]
 
 _MARK = "__durable__"
-LATER = ("lane", "slot_class", "unique", "unique_while", "timeout_s", "stall_timeout_s")
+LATER = ("lane", "slot_class", "unique", "unique_while", "timeout_s")
 """Options that have their names but not their machinery yet; a task that sets one is refused."""
 
 
@@ -31,6 +31,7 @@ class DurableOptions:
     exceptions worth another attempt. `backoff` is the first delay in seconds, doubled each
     time, or a function from the number of failures to seconds. `atomic` runs the body and
     its finish in one transaction. `emit` publishes `job.finished` at the end (settled 2).
+    `stall_timeout_s` is how many seconds a body may go without progress (J7); None: for ever.
     """
 
     max_attempts: int = 1
@@ -38,6 +39,7 @@ class DurableOptions:
     backoff: Backoff | None = None
     atomic: bool = False
     emit: bool = False
+    stall_timeout_s: int | None = None
 
     def delay_s(self, failures: int, *, jitter: float | None = None) -> float:
         """Seconds until the next attempt after `failures` failures, the first being 1 (J13).
@@ -65,12 +67,12 @@ class DurableTask(_Base):
     backoff: Backoff | None = None
     atomic: bool | None = None
     emit: bool | None = None
+    stall_timeout_s: int | None = None
     lane: str | None = None
     slot_class: str | None = None
     unique: str | None = None
     unique_while: tuple[str, ...] | None = None
     timeout_s: float | None = None
-    stall_timeout_s: int | None = None
 
 
 OPTION_NAMES = tuple(field.name for field in fields(DurableOptions))
@@ -114,6 +116,9 @@ def _problems(options: DurableOptions) -> list[str]:
     number = isinstance(options.backoff, int | float) and options.backoff >= 0
     if not (options.backoff is None or callable(options.backoff) or number):
         problems.append(f"backoff is {options.backoff!r}; seconds or a function of the failures.")
+    stall_s = options.stall_timeout_s
+    if stall_s is not None and (not isinstance(stall_s, int) or stall_s < 1):
+        problems.append(f"stall_timeout_s is {stall_s!r}; whole seconds, 1 or more.")
     return problems
 
 

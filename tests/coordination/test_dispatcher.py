@@ -70,6 +70,20 @@ def test_it_sleeps_no_longer_than_until_the_next_scheduled_row():
     assert row.claimed_at >= row.run_after
 
 
+@rule("jobs J8", "architecture D6")
+@pytest.mark.parametrize("task", [samples.waits_and_checks, samples.waits_async])
+def test_with_every_wake_up_lost_a_cancel_still_comes_in_about_a_second(task, monkeypatch):
+    monkeypatch.setattr("coordination.wakeups.ring", lambda channel: None)
+    result = task.enqueue()
+    with working(poll_s=60):
+        assert samples.started.wait(10)
+        asked = time.monotonic()
+        claims.request_cancel(TaskRun, TaskRun.objects.get().pk, by="me")
+        wait_for(is_now(result, "cancelled"), seconds=5)
+        # The bound is BUSY_POLL_S; the rest is for a busy machine.
+        assert time.monotonic() - asked < 1.5
+
+
 @rule("jobs J8")
 def test_a_cancel_reaches_an_async_body_and_waits_for_its_end():
     result = samples.waits_async.enqueue()

@@ -25,12 +25,13 @@ async def async_body():
 
 
 def test_both_decorators_say_the_same():
-    by_keyword = task(max_attempts=4, retry_on=LookupError, backoff=1.5, emit=True)(body)
-    by_durable = durable(max_attempts=4, retry_on=(LookupError,), backoff=1.5, emit=True)(body)
+    shared = {"max_attempts": 4, "backoff": 1.5, "emit": True, "stall_timeout_s": 30}
+    by_keyword = task(retry_on=LookupError, **shared)(body)
+    by_durable = durable(retry_on=(LookupError,), **shared)(body)
     assert (
         options_of(by_keyword)
         == options_of(by_durable)
-        == DurableOptions(max_attempts=4, retry_on=(LookupError,), backoff=1.5, emit=True)
+        == DurableOptions(retry_on=(LookupError,), **shared)
     )
     body.__dict__.pop("__durable__")
 
@@ -60,7 +61,6 @@ def test_options_survive_using():
         {"unique": "key"},
         {"unique_while": ("queued",)},
         {"timeout_s": 5.0},
-        {"stall_timeout_s": 5},
     ],
 )
 def test_what_this_release_has_not_is_refused_by_name(later):
@@ -82,6 +82,8 @@ def test_what_this_release_has_not_is_refused_by_name(later):
         ({"retry_on": (ValueError, "LookupError")}, "no exception class"),
         ({"backoff": -1}, "backoff is -1"),
         ({"backoff": "soon"}, "backoff"),
+        ({"stall_timeout_s": 0}, "stall_timeout_s is 0"),
+        ({"stall_timeout_s": 1.5}, "whole seconds"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(wrong, words):
