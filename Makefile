@@ -6,11 +6,12 @@ PY := $(VENV)/bin/python
 ARGS ?=
 TREE ?= .
 
-.PHONY: help demo test rules floors lint types messages venv venv-demo
+.PHONY: help demo test faults rules floors lint types messages venv venv-demo
 
 help:
 	@echo 'make demo [ARGS="--for 60 --json"]  a whole cluster in your terminal, on SQLite'
 	@echo 'make test [ARGS="tests/house"]      the suite on PostgreSQL, then on SQLite'
+	@echo 'make faults [ARGS="-k f5"]          coordinators killed, stopped, cut off; ten minutes at most'
 	@echo 'make rules                          which test tries which rule of the design'
 	@echo 'make floors [TREE=path]             imports go down, one table has one writing module'
 	@echo 'make lint | types | messages        ruff; mypy; translations'
@@ -26,6 +27,9 @@ demo: venv-demo
 
 test: venv
 	@VENV=$(VENV) sh tools/suite.sh $(ARGS)
+
+faults: venv
+	@FAULTS=all TEST_ENGINE=postgres $(PY) -m pytest tests/cluster/faults -q --session-timeout=600 $(ARGS)
 
 rules: venv
 	@$(PY) -m tools.rules $(ARGS)

@@ -78,6 +78,10 @@ class Site:
             process.wait_event("worker.registered", seconds=40)
         return made[0] if n == 1 else made
 
+    def begin(self, *arguments, **env):
+        """One coordinator, without waiting for it."""
+        return self.cluster.start(*alone(), *arguments, **env)
+
     def start_skewed(self, place):
         """A coordinator whose own clocks are told by the file `place` (`tests.support.skewed`)."""
         module = ("-m", "tests.support.skewed", str(place))

@@ -15,6 +15,8 @@ from tests.support import ledger
 from tests.support.cluster import administer, migrate, postgres_url
 from tests.support.faults import Site, T, aimed
 
+SETTINGS = ("track_commit_timestamp=on", "shared_preload_libraries=pg_stat_statements")
+
 
 def pytest_collection_modifyitems(config, items):
     """Without FAULTS=all keep the short form only."""
@@ -32,11 +34,12 @@ def server(engine):
     """A PostgreSQL with fsync on, a port of the loopback, and commit times."""
     if engine != "postgres":
         pytest.skip("faults of several coordinators and of a server need PostgreSQL")
-    made = PrivatePostgres(durable=True, network=True, settings=("track_commit_timestamp=on",))
+    made = PrivatePostgres(durable=True, network=True, max_connections=250, settings=SETTINGS)
     with made:
         name = "template_faults"
         administer(made.url, f"CREATE DATABASE {name}")
         migrate(postgres_url(made.url, name))
+        administer(postgres_url(made.url, name), "CREATE EXTENSION pg_stat_statements")
         yield made
 
 

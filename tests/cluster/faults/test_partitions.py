@@ -53,6 +53,7 @@ def test_f5_half_a_lease_of_silence_costs_nothing(site, mode):
 
 
 @pytest.mark.short
+@pytest.mark.lease(1)
 @pytest.mark.parametrize("mode", ["drop"])
 @rule("coordination SF2", "coordination HB2", "coordination CK4", "coordination 7")
 def test_f5_four_leases_of_partition(site, figure, fact, mode):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from coordination.models import LeaseHistory
+from tests.support import ledger
 from tests.support.cluster import wait
 from tests.support.faults import percentile, unix
 from tests.support.rules import rule
@@ -43,8 +44,6 @@ def test_f1_a_leader_that_is_told_to_stop_hands_over_and_loses_nothing(site, fig
 
 @rule("coordination CK4", "coordination TK1", "coordination 7", "jobs J6")
 def test_f3_a_whole_tree_that_is_killed_is_taken_over_after_its_silence(site, figure, fact):
-    from tests.support import ledger
-
     site.load()
     site.start(2)
     process, owner = site.leader()
