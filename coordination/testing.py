@@ -1,4 +1,5 @@
-"""Helpers for tests of a host and of ours: a clock that stands still, workers without threads.
+"""Helpers for tests of a host and of ours: a clock that stands still, workers without threads,
+and crashes at every statement of a body.
 
 Nothing here waits. To let a lease run out, move its row with `expire()`, or a `FakeClock` with
 `advance()`. Never imported by the apps themselves.
@@ -11,9 +12,11 @@ import datetime
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
 from coordination import failpoints, identity, workers
-from coordination.database import alias
+from coordination.database import alias, connection_of
 from coordination.failpoints import FailpointReached
 from coordination.fence import Fence
 from coordination.leases import SCHEDULER, Leadership
@@ -21,10 +24,13 @@ from coordination.loops import Loop, TickContext
 from coordination.models import Lease, Worker
 
 __all__ = [
+    "CrashPoint",
+    "Crashed",
     "FailpointReached",
     "FakeClock",
     "FakeWorker",
     "crash_at",
+    "each_statement",
     "expire",
     "expire_worker",
     "run_ticks",
@@ -168,3 +174,101 @@ def crash_at(name: str, *, action: Callable[[str], None] | None = None) -> Itera
 
 def _crash(name: str) -> None:
     raise FailpointReached(name)
+
+
+class Crashed(BaseException):
+    """What a `CrashPoint` raises: like the death of a process, nothing catches it by mistake."""
+
+
+class CrashPoint:
+    """Let the work of its block die before the `n`-th statement of this thread's connection.
+
+    A COMMIT counts as a statement; savepoints do too. It raises `Crashed`, lets no statement
+    through from then on but what undoes, and swallows its own `Crashed` at the end of the block.
+    With `action` that is called instead, once, and the work goes on when it returns: kill the
+    process, or let another worker take the job over. `reached` tells afterwards whether the work
+    got that far, `seen` how many statements there were.
+    """
+
+    _UNDOES = ("ROLLBACK TO", "RELEASE SAVEPOINT")
+
+    def __init__(
+        self, n: int, *, using: str | None = None, action: Callable[[], None] | None = None
+    ) -> None:
+        """Prepare; nothing is counted outside of the block. `using` is a database alias."""
+        self.n = n
+        self.seen = 0
+        self.reached = False
+        self.entered = False
+        self._using = using
+        self._action = action
+        self._connection: Any = None
+
+    def __enter__(self) -> CrashPoint:
+        self.entered = True
+        self._connection = connection_of(self._using)
+        self._commit = self._connection._commit
+        self._connection.execute_wrappers.append(self._execute)
+        self._connection._commit = self._committed
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._connection.execute_wrappers.remove(self._execute)
+        del self._connection._commit
+        return isinstance(error, Crashed)
+
+    def _execute(
+        self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        if not (self.reached and sql.startswith(self._UNDOES)):
+            self._pass()
+        return execute(sql, params, many, context)
+
+    def _committed(self) -> None:
+        try:
+            self._pass()
+        except Crashed:
+            # Django rolls back when a commit fails in the database, which this does not.
+            self._connection.rollback()
+            raise
+        self._commit()
+
+    def _pass(self) -> None:
+        self.seen += 1
+        self.reached = self.reached or self.seen == self.n
+        if self._action is None and self.reached:
+            raise Crashed(f"before statement {self.n}")
+        if self._action is not None and self.seen == self.n:
+            self._action()
+
+
+def each_statement(
+    *, using: str | None = None, action: Callable[[], None] | None = None
+) -> Iterator[CrashPoint]:
+    """Yield a `CrashPoint` for every statement of a piece of work, until it gets through whole.
+
+    ::
+
+        for crash in each_statement():
+            job = prepare()
+            with crash:
+                work(job)
+            recover(job)    # what the next worker does: take over, claim, work(job) again
+            assert effects_of(job) == 1
+
+    Raises RuntimeError when a point was not used.
+    """
+    n = 0
+    while True:
+        n += 1
+        point = CrashPoint(n, using=using, action=action)
+        yield point
+        if not point.entered:
+            raise RuntimeError("Run the work in `with` the crash point that you were given.")
+        if not point.reached:
+            return
