@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 ARGS ?=
 TREE ?= .
 
-.PHONY: help demo test faults rules floors lint types messages venv venv-demo
+.PHONY: help demo test faults rules floors lint types messages venv venv-test venv-demo
 
 help:
 	@echo 'make demo [ARGS="--for 60 --json"]  a whole cluster in your terminal, on SQLite'
@@ -19,22 +19,25 @@ help:
 venv:
 	@VENV=$(VENV) sh tools/venv.sh dev
 
+venv-test:
+	@VENV=$(VENV) sh tools/venv.sh test
+
 venv-demo:
 	@VENV=$(VENV) sh tools/venv.sh demo >&2
 
 demo: venv-demo
 	@exec $(PY) manage.py demo $(ARGS)
 
-test: venv
+test: venv-test
 	@VENV=$(VENV) sh tools/suite.sh $(ARGS)
 
 faults: venv
 	@FAULTS=all TEST_ENGINE=postgres $(PY) -m pytest tests/cluster/faults -q --session-timeout=600 $(ARGS)
 
-rules: venv
+rules: venv-test
 	@$(PY) -m tools.rules $(ARGS)
 
-floors: venv
+floors: venv-test
 	@$(PY) -m tools.floors $(TREE)
 
 lint: venv

@@ -30,6 +30,16 @@ if ! "$venv/bin/python" -c 'import pip' >/dev/null 2>&1; then
     "$python" -m venv "$venv"
 fi
 
+# The tests of pages need a browser of the machine's own; without one their driver is left out.
+if [ "$extra" = test ]; then
+    for name in chromium chromium-browser google-chrome google-chrome-stable; do
+        if command -v "$name" >/dev/null 2>&1; then
+            extra=test,browser
+            break
+        fi
+    done
+fi
+
 want="$(cksum <pyproject.toml) $("$venv/bin/python" -V)"
 for had in "$extra" dev; do # dev contains every other extra
     if [ "$(cat "$venv/.installed-$had" 2>/dev/null)" = "$want" ]; then
