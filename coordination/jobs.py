@@ -23,6 +23,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 from coordination.ids import uuid7
+from coordination.models import FencedModel
 
 
 class JobStatus(models.TextChoices):
@@ -129,7 +130,7 @@ TRANSITIONS: tuple[Edge, ...] = _edges()
 """Their only edges; `docs/state-machines.md` is generated from this table."""
 
 
-class LeasedJob(models.Model):
+class LeasedJob(FencedModel):
     """A row of work that one worker at a time may hold. Abstract; hosts may subclass it.
 
     Written only through `coordination.claims` (and by the child's own store, under the

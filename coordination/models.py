@@ -6,8 +6,51 @@ columns, never lose or rename one. Instants are written by the database clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+from coordination.errors import ConfigurationError
+
+_Row = TypeVar("_Row", bound=models.Model)
+
+
+class FencedQuerySet(models.QuerySet[_Row, _Row]):
+    """Rows whose every change names a token: `update` with conditions, never `bulk_update`."""
+
+    def bulk_update(
+        self, objs: Iterable[_Row], fields: Iterable[str], batch_size: int | None = None
+    ) -> int:
+        """Refuse: it would write by id alone (FD4)."""
+        raise ConfigurationError(_refusal(self.model, "bulk_update()"))
+
+
+class FencedModel(models.Model):
+    """A table that several processes write. Rows are inserted, and then changed by token (FD4).
+
+    `save()` of a row that exists writes every column by id alone, over whatever another owner
+    has written since: it raises ConfigurationError. Inserts, admin add and fixtures are free.
+    """
+
+    objects = models.Manager.from_queryset(FencedQuerySet)()
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Insert; see the class."""
+        if not (self._state.adding or kwargs.get("force_insert")):
+            raise ConfigurationError(_refusal(type(self), "save()"))
+        super().save(*args, **kwargs)
+
+
+def _refusal(model: type[models.Model], verb: str) -> str:
+    return (
+        f"{verb} of {model._meta.label} would write by id alone, over another owner's change. "
+        "Use the verbs of its module; they name the token."
+    )
 
 
 class WorkerState(models.TextChoices):
@@ -38,7 +81,7 @@ class LeaseCause(models.TextChoices):
     PROVED_DEAD = "proved dead", _("proved dead")
 
 
-class Worker(models.Model):
+class Worker(FencedModel):
     """One live identity of a worker process. Written by `workers.py` only."""
 
     id = models.CharField(_("owner id"), primary_key=True, max_length=120)
@@ -88,7 +131,7 @@ class Worker(models.Model):
         return self.id
 
 
-class Lease(models.Model):
+class Lease(FencedModel):
     """One named leadership. Written by `leases.py` only."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=64)
