@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
 import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
+from django.db import OperationalError
 from django.utils import timezone
 
 from coordination import claims, database
@@ -40,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_DELAY_S = 30.0
 OUTAGE_DELAY_S = 1.0
+CONFLICT_REPEATS = 4
+CONFLICT_WAIT_S = 0.05
 TRACEBACK_CHARS = 20_000
 _STATUS: dict[type[Any], JobStatus] = {
     Done: JobStatus.DONE,
@@ -122,11 +127,7 @@ def _attempt(call: _Call) -> Outcome:
     """Call the body and translate how it ended."""
     try:
         if call.options.atomic:
-            with claims.fenced_atomic(call.handle.claim) as gate:
-                value = payloads.result(call.task, _called(call))
-                assert gate is not None
-                gate.finish(result=value, error=None)
-            return AlreadyEnded()
+            return _atomically(call)
         return Done({"result": payloads.result(call.task, _called(call)), "error": None})
     except Fenced:
         raise
@@ -145,6 +146,27 @@ def _attempt(call: _Call) -> Outcome:
         if isinstance(error, BaseExceptionGroup) and error.subgroup(Fenced) is not None:
             raise
         return _apart_from_outages(error) or _failure(call, error)
+
+
+def _atomically(call: _Call) -> Outcome:
+    """Body and end in one transaction; one that lost against another is repeated (FD5).
+
+    Nothing of it was committed, so that repeating it is no new attempt. Bounded: what always
+    meets a conflict is an error of the body.
+    """
+    for wait_s in (*(CONFLICT_WAIT_S * 2**n for n in range(CONFLICT_REPEATS)), None):
+        try:
+            with claims.fenced_atomic(call.handle.claim) as gate:
+                value = payloads.result(call.task, _called(call))
+                assert gate is not None
+                gate.finish(result=value, error=None)
+            break
+        except OperationalError as error:
+            if wait_s is None or not database.is_conflict(error):
+                raise
+        call.handle.check()
+        time.sleep(wait_s * random.uniform(0.5, 1.5))
+    return AlreadyEnded()
 
 
 def _apart_from_outages(error: BaseException) -> Outcome | None:
