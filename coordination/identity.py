@@ -18,6 +18,8 @@ from pathlib import Path
 MAX_OWNER_LEN = 120
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
+_TIME_NAMESPACE = Path("/proc/self/ns/time")
+_ENDED_STATES = ("Z", "X", "x")
 
 
 @dataclass(frozen=True)
@@ -62,24 +64,63 @@ def owner_id(node: str, pid: int, incarnation: str) -> str:
 
 
 def boot_id() -> str:
-    """This boot and this pid namespace; "" when the platform tells neither."""
+    """This boot, this pid namespace and, as start times depend on it, this time namespace.
+
+    "" when the platform tells neither, or when /proc shows another namespace than ours.
+    """
     try:
+        if Path("/proc/self").readlink().name != str(os.getpid()):
+            return ""
         boot = _BOOT_ID.read_text().strip()
         namespace = str(_PID_NAMESPACE.readlink())
     except OSError:
         return ""
+    try:
+        namespace += f" {_TIME_NAMESPACE.readlink()}"
+    except OSError:
+        pass  # a kernel without time namespaces has only one
     return f"{boot} {namespace}"
 
 
 def process_start(pid: int) -> str:
     """The kernel's start time of `pid` in ticks since boot; "" when it cannot be read."""
+    fields = _stat(pid)
+    return fields[19] if len(fields) > 19 else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; [] when it cannot be read."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return ""
+        return []
     # The command name in parentheses may hold spaces and parentheses itself.
-    fields = stat.rpartition(")")[2].split()
-    return fields[19] if len(fields) > 19 else ""
+    return stat.rpartition(")")[2].split()
+
+
+def proved_dead(boot: str, pid: int, process_started: str, *, here: str | None = None) -> bool:
+    """Whether the process of a worker row is certainly gone (settled 16, TK1).
+
+    Only where this process sees the same pids: the same boot and namespace as `here`, by
+    default this process' own. Gone means that the kernel knows no such pid, that the pid has
+    another start time, so it was given to another process, or that the process has ended and
+    only waits for its parent. Whatever cannot be read proves nothing.
+    """
+    here = boot_id() if here is None else here
+    if not boot or boot != here or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # it is there and belongs to somebody else
+    fields = _stat(pid)
+    if len(fields) <= 19:
+        return False
+    # The first thread of a process may have ended before the others: then it is not over.
+    ended = fields[0] in _ENDED_STATES and int(fields[17]) <= 1
+    return ended or bool(process_started and fields[19] != process_started)
 
 
 class Identities:

@@ -290,6 +290,7 @@ def _worker_rows(now: datetime.datetime) -> list[dict[str, Any]]:
             "lease_left_s": _seconds(row.lease_until - now),
             "code_version": row.code_version,
             "schema_version": row.schema_version,
+            "supervisor": row.supervisor_id,
             "info": row.info,
             "ended_at": _iso(row.ended_at),
             "end_cause": row.end_cause,

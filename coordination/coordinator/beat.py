@@ -67,6 +67,7 @@ class Beat:
 
     `on_loss(why, generation)` is told once per identity when its row says that somebody else
     has ended it. `info()` is written with each renewal: what the process shows of itself.
+    `told(renewed)` hears of each beat of `run`.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Beat:
         on_loss: Callable[[str, int], None],
         info: Callable[[], dict[str, Any]],
         pooler: PoolerWatch,
+        told: Callable[[bool], None] = lambda _renewed: None,
     ) -> None:
         """Prepare only; it renews nobody before `follow`."""
         self._fence = fence
@@ -90,6 +92,7 @@ class Beat:
         self._on_loss = on_loss
         self._info = info
         self._pooler = pooler
+        self._told = told
         self._place: _Place | None = None
         self._kick = threading.Event()
         self._connection: BaseDatabaseWrapper | None = None
@@ -121,8 +124,9 @@ class Beat:
         """Renew at the cadence until `stopping`; an outage is retried sooner."""
         try:
             while not stopping.is_set():
-                started = self._clock.now()
+                started, before = self._clock.now(), self.renewals
                 confirmed = self.beat()
+                self._told(self.renewals > before)
                 every_s = self._timing.every_s
                 pause_s = every_s if confirmed else every_s / RETRY_PART
                 self._kick.wait(max(0.0, started + pause_s - self._clock.now()))

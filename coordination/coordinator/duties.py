@@ -45,6 +45,7 @@ class Duty:
         self.ticks = 0
         self._busy_since: float | None = None
         self._ticked_at: float | None = None
+        self._looked_at: float | None = None
 
     def run(self, stopping: threading.Event) -> None:
         """Tick at the cadence, or when a wake-up rings, until `stopping`; first at once."""
@@ -56,6 +57,7 @@ class Duty:
 
     def step(self) -> float:
         """Tick if it is this process' turn; return the seconds until the next try."""
+        self._looked_at = self._clock.now()
         if self.loop.leader_only and not self._context().leadership.held():
             return min(NOT_LEADING_POLL_S, self.loop.every_s)
         return self.tick()
@@ -79,7 +81,7 @@ class Duty:
                 extra={"event": "loop.fenced", "loop": self.loop.name},
             )
         finally:
-            self._ticked_at = self._clock.now()
+            self._ticked_at = self._looked_at = self._clock.now()
             self._busy_since = None
             self.ticks += 1
             self._settle_connection()
@@ -90,8 +92,14 @@ class Duty:
         return min(self.loop.every_s, FIRST_RETRY_S * 2.0 ** min(self._failures, 10))
 
     def stalled(self) -> bool:
-        """Whether one tick has been running for three intervals, five seconds at least (HB6)."""
+        """Whether it has not ticked for three intervals, five seconds at least (HB6).
+
+        Also when it is in the middle of one tick, or when its thread is gone. A duty of the
+        leader need only have asked whether it is its turn. Before its first tick: no.
+        """
         since = self._busy_since
+        if since is None:
+            since = self._looked_at
         if since is None:
             return False
         limit_s = max(STALL_INTERVALS * self.loop.every_s, STALL_LEAST_S)

@@ -12,6 +12,7 @@ from coordination import jobs, leases, signals, workers
 from coordination.clock import Clock
 from coordination.coordinator import reaper
 from coordination.coordinator.beat import Beat, Timing
+from coordination.coordinator.supervised import Alone, Parent
 from coordination.database import connection_of, server_incarnation
 from coordination.fence import Fence
 from coordination.identity import Identities
@@ -40,6 +41,7 @@ class Membership:
         roles: Sequence[str],
         idle: Callable[[], bool],
         name_connection: Callable[[], None],
+        parent: Parent | None = None,
     ) -> None:
         """Prepare only; nothing is registered before `register`."""
         self._identities = identities
@@ -50,6 +52,7 @@ class Membership:
         self._roles = tuple(roles)
         self._idle = idle
         self._name_connection = name_connection
+        self._parent = parent or Alone()
         self._old: tuple[tuple[str, float], ...] = ()
         self.lost = ""
 
@@ -68,6 +71,7 @@ class Membership:
             kinds=known_kinds(),
             generation=self._fence.generation,
             server_incarnation=server_incarnation(connection_of()),
+            supervisor_id=self._parent.supervisor_id,
         )
         try:
             workers.self_test(me.owner)
@@ -76,6 +80,7 @@ class Membership:
             raise
         workers.admit(me.owner)
         workers.enter(me.owner)
+        self._parent.joined(me.owner)
         self._beat.follow(me.owner, renewal.beat_seq, sent=sent)
         logger.info(
             "%s joined as %s",
@@ -132,21 +137,20 @@ class Membership:
         return True
 
     def waits_for_bodies(self) -> bool:
-        """Whether bodies of an older identity still run, for a lease at most after its trip."""
+        """Whether bodies of an older identity may still run. Embedded: for a lease at most."""
+        return bool(self._old) if self._fence.active else self._old != self._overdue()
+
+    def ignored(self) -> bool:
+        """Whether a body has ignored its trip for a lease: then the process has to end (SF8)."""
+        return self._fence.active and bool(self._overdue()) and not self._idle()
+
+    def _overdue(self) -> tuple[tuple[str, float], ...]:
         now = self._clock.now()
-        return any(now - tripped < self._timing.lease_s for _, tripped in self._old)
+        return tuple((o, at) for o, at in self._old if now - at >= self._timing.lease_s)
 
     def give_up_old(self) -> None:
-        """End old identities ourselves (E0) once their bodies are gone (J5).
-
-        A body that ignores its trip for a lease leaves its identity to the reapers, which
-        judge its silence (TK6).
-        """
-        if not self._old:
-            return
-        if not self._idle():
-            now, lease_s = self._clock.now(), self._timing.lease_s
-            self._old = tuple((owner, at) for owner, at in self._old if now - at < lease_s)
+        """End old identities ourselves (E0) once their bodies are gone (J5); not before (TK6)."""
+        if not self._old or not self._idle():
             return
         old, self._old = self._old, ()
         for owner, _ in old:

@@ -30,8 +30,10 @@ from coordination.coordinator.beat import Beat, Timing
 from coordination.coordinator.duties import Duty
 from coordination.coordinator.election import Election
 from coordination.coordinator.exits import ExitCode
+from coordination.coordinator.health import Health
 from coordination.coordinator.membership import Membership
-from coordination.coordinator.stopping import OrderedStop
+from coordination.coordinator.stopping import OrderedStop, end_at_once
+from coordination.coordinator.supervised import Alone, Parent
 from coordination.database import (
     FileLock,
     close_thread_connections,
@@ -65,10 +67,11 @@ class Coordinator:
         grace_s: float | None = None,
         clock: Clock | None = None,
         started: Callable[[Coordinator], None] | None = None,
+        parent: Parent | None = None,
     ) -> None:
         """Prepare only. `for_s` ends it by itself, `grace_s` is how long a stop may take.
 
-        `started` is called once it works.
+        `started` is called once it works; `parent` is told how it goes, if it has one.
         """
         self.roles = tuple(roles)
         self.clock = clock or SystemClock()
@@ -89,6 +92,7 @@ class Coordinator:
         self.grace_s = conf.STOP_GRACE_S if grace_s is None else grace_s
         self._for_s = for_s
         self._started = started
+        self._parent = parent or Alone()
         self._stopping = threading.Event()
         self._beat_stop = threading.Event()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -141,11 +145,19 @@ class Coordinator:
 
     def broken_loops(self) -> dict[str, str]:
         """Loops whose last tick failed, or that hang, with what is wrong."""
-        return {
-            duty.loop.name: duty.error or "stalled"
-            for duty in self.duties
-            if duty.error or duty.stalled()
-        }
+        return self.health.broken()
+
+    def idle(self) -> bool:
+        """Whether no body runs here."""
+        return self.dispatcher is None or self.dispatcher.idle()
+
+    def beat_every_s(self) -> float:
+        """Seconds between two beats."""
+        return self.timing.every_s
+
+    def name_connection(self) -> None:
+        """Mark the calling thread's connection as ours, with the present identity (settled 17)."""
+        own_connection(connection_of(), application_name=self.owner)
 
     # --- building ---------------------------------------------------------------------------
 
@@ -162,6 +174,7 @@ class Coordinator:
             on_loss=self._on_loss,
             info=self._info,
             pooler=self.pooler,
+            told=self._parent.beat,
         )
         self.election = Election(
             self.leadership,
@@ -170,16 +183,15 @@ class Coordinator:
             won=self._ring_duties,
         )
         self.reaper = reaper.Reaper(
-            self.clock, lease_s=self.timing.lease_s, every_s=self.timing.every_s
+            self.clock,
+            lease_s=self.timing.lease_s,
+            every_s=self.timing.every_s,
+            here=identity.boot_id(),
         )
+        looking = Loop("coordination.election", self.timing.every_s, lambda _: self.election.look())
+        self.candidacy = self._duty(looking)
         self.duties = tuple(
-            Duty(
-                loop,
-                context=self._tick_context,
-                clock=self.clock,
-                name_connection=self._name_connection,
-            )
-            for loop in (*self._own_loops(), *loops.for_roles(self.roles))
+            self._duty(loop) for loop in (*self._own_loops(), *loops.for_roles(self.roles))
         )
         self.dispatcher: Dispatcher | None = None
         if "dispatcher" in self.roles:
@@ -191,10 +203,20 @@ class Coordinator:
             clock=self.clock,
             timing=self.timing,
             roles=self.roles,
-            idle=lambda: self.dispatcher is None or self.dispatcher.idle(),
-            name_connection=self._name_connection,
+            idle=self.idle,
+            name_connection=self.name_connection,
+            parent=self._parent,
         )
+        self.health = Health((self.candidacy, *self.duties), self.dispatcher, self.clock)
         self.fence.on_trip(self._on_trip)
+
+    def _duty(self, loop: Loop) -> Duty:
+        return Duty(
+            loop,
+            context=self._tick_context,
+            clock=self.clock,
+            name_connection=self.name_connection,
+        )
 
     def _own_loops(self) -> tuple[Loop, ...]:
         reap = Loop("coordination.reaper", self.timing.every_s, self.reaper.tick)
@@ -210,9 +232,6 @@ class Coordinator:
             nudge=lambda channel: wakeups.ring_local((channel,)),
         )
 
-    def _name_connection(self) -> None:
-        own_connection(connection_of(), application_name=self.owner)
-
     # --- what the parts ask -----------------------------------------------------------------
 
     def _lock_held(self) -> bool:
@@ -220,8 +239,8 @@ class Coordinator:
 
     def _healthy(self) -> bool:
         """Whether this process may lead and claim: every loop ticks (HB6)."""
-        stalled = any(duty.stalled() for duty in self.duties)
-        return not (stalled or self._stopping.is_set() or self.fence.pending())
+        gone = self._parent.gone or self._stopping.is_set()
+        return not (gone or self.health.hung or self.fence.pending())
 
     def _may_claim(self) -> bool:
         waits = self.membership.waits_for_bodies()
@@ -230,7 +249,7 @@ class Coordinator:
     def _info(self) -> dict[str, Any]:
         off = self.listener.disabled
         return {
-            "loops": {duty.loop.name: duty.shown() for duty in self.duties},
+            "loops": self.health.shown(),
             "jobs": self._job_counters(),
             "listen": "on" if self.listener.healthy else (off or "connecting"),
             "sleep_aware_clock": self.clock.sleep_aware,
@@ -249,7 +268,8 @@ class Coordinator:
     # --- start ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._name_connection()
+        self._parent.begin(self)
+        self.name_connection()
         self.membership.register()
         if self.embedded:
             reaper.take_over_all(self.owner)
@@ -272,16 +292,9 @@ class Coordinator:
 
     def _candidate(self) -> None:
         """The election thread: look, sleep, look again."""
-        duty = Loop("coordination.election", self.timing.every_s, lambda _: self.election.look())
-        health = Duty(
-            duty,
-            context=self._tick_context,
-            clock=self.clock,
-            name_connection=self._name_connection,
-        )
         try:
             while not self._stopping.is_set():
-                self.election.sleep(health.tick(), self._stopping)
+                self.election.sleep(self.candidacy.tick(), self._stopping)
         finally:
             close_thread_connections()
 
@@ -301,9 +314,15 @@ class Coordinator:
                 self._code = ExitCode.NOT_REGISTERED
                 return
             self.membership.give_up_old()
+            if self.membership.ignored():
+                end_at_once(self)
             if self.pooler.pooled:
                 self.listener.disable("pooler")
-            self._unstick()
+            self.health.look()
+            if self.leadership.term is not None and not self._healthy():
+                self._give_up_leadership()
+            if self._parent.gone and self.idle():
+                self.request_stop("the supervisor is gone")
             self._steer_dispatcher()
             if latest.now - status_at >= STATUS_EVERY_S:
                 status_at = latest.now
@@ -319,7 +338,7 @@ class Coordinator:
             duty.ticks or (duty.loop.leader_only and not self.leadership.held())
             for duty in self.duties
         )
-        return ticked and (self.dispatcher is None or self.dispatcher.idle())
+        return ticked and self.idle()
 
     def _steer_dispatcher(self) -> None:
         """Let it claim under the present identity, or not, as the health of the process asks."""
@@ -347,7 +366,8 @@ class Coordinator:
             return True
         pause_s = min(0.5, self.timing.every_s)
         joined = self.membership.rejoin(
-            pause=lambda: self._sleep(pause_s), stopping=lambda: bool(self._stop_asked)
+            pause=lambda: self._sleep(pause_s),
+            stopping=lambda: bool(self._stop_asked) or self.membership.ignored(),
         )
         if joined:
             self.election.bell.ring()
@@ -356,6 +376,7 @@ class Coordinator:
 
     def _on_trip(self, why: str) -> None:
         """Runs on the thread that tripped: nothing here waits for the database."""
+        self._parent.tripped()
         self.beat.halt()
         self.leadership.drop()
         if self.dispatcher is not None:
@@ -370,16 +391,8 @@ class Coordinator:
             return
         self.fence.trip(why, generation=generation)
 
-    def _unstick(self) -> None:
-        """A process that is alive but dead inside leads nobody (HB6)."""
-        stalled = [duty.loop.name for duty in self.duties if duty.stalled()]
-        if not stalled or self.leadership.term is None:
-            return
-        logger.error(
-            "Loops hang: %s. Leadership is given up and no work is claimed.",
-            ", ".join(stalled),
-            extra={"event": "loop.stalled", "loops": stalled},
-        )
+    def _give_up_leadership(self) -> None:
+        """A process that is alive but dead inside, or an orphan, leads nobody (HB6)."""
         try:
             if self.leadership.release():
                 wakeups.ring(wakeups.LEASES)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from django.db import Error as DatabaseFault
 
 from coordination import signals, wakeups, workers
+from coordination.coordinator.exits import ExitCode
 from coordination.database import connection_of
 from coordination.models import WorkerState
 
@@ -23,6 +26,40 @@ WEBHOOK_GRACE_S = 1.5
 PROGRESS_EVERY_S = 5.0
 END_GRACE_S = 1.0
 NOT_LOOPS = ("beat", "listener")
+
+
+def end_at_once(process: Coordinator) -> NoReturn:
+    """End a process one of whose bodies ignored its trip for a lease (SF8). Does not return.
+
+    The present identity holds no work and leaves if the database lets it within a moment; the
+    old one is left to whoever sees this process gone: what it holds may still be written to
+    until then, so nobody here may free it (TK6).
+    """
+    held = process.dispatcher.running() if process.dispatcher else []
+    jobs = ", ".join(f"{claim.job_id}:{claim.attempt}" for claim in held)
+    logger.critical(
+        "Fenced a lease ago, and still running: %s. This process ends, and its bodies with it.",
+        jobs,
+        extra={"event": "fence.ignored", "jobs": len(held)},
+    )
+    parting = threading.Thread(target=_part, args=(process,), name="parting", daemon=True)
+    parting.start()
+    parting.join(END_GRACE_S)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(ExitCode.NOT_REGISTERED)
+
+
+def _part(process: Coordinator) -> None:
+    if process.fence.pending():
+        return  # nobody at present
+    try:
+        process.name_connection()
+        if process.leadership.release():
+            wakeups.ring(wakeups.LEASES)
+        workers.leave(process.owner, cause="a body ignored its trip")
+    except DatabaseFault as error:
+        logger.warning("Not left: %s", error, extra={"event": "worker.stop_step_failed"})
 
 
 class OrderedStop:

@@ -27,6 +27,9 @@ class WorkerRow:
     beat_seq: int
     heartbeat_at: datetime.datetime
     lease_until: datetime.datetime
+    boot: str = ""
+    pid: int = 0
+    process_started: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def live(
     rows = fetch(
         connection,
         f"""
-        SELECT {sql.now}, w.id, w.state, w.beat_seq, w.heartbeat_at, w.lease_until
+        SELECT {sql.now}, w.id, w.state, w.beat_seq, w.heartbeat_at, w.lease_until,
+               w.boot, w.pid, w.process_started
         FROM (SELECT 1 AS one) AS x
         LEFT JOIN cluster_workers w ON w.state IN ({listed(LIVE)})
         ORDER BY w.id
@@ -131,4 +135,5 @@ def prune(*, keep_s: float, limit: int = 500) -> int:
 
 
 def _row(sql: Any, row: Sequence[Any]) -> WorkerRow:
-    return WorkerRow(row[0], row[1], int(row[2]), sql.ts_out(row[3]), sql.ts_out(row[4]))
+    beat = (int(row[2]), sql.ts_out(row[3]), sql.ts_out(row[4]))
+    return WorkerRow(row[0], row[1], *beat, row[5], int(row[6]), row[7])

@@ -92,6 +92,7 @@ def join(
     info: dict[str, Any] | None = None,
     generation: int = 0,
     server_incarnation: str = "",
+    supervisor_id: str = "",
     connection: BaseDatabaseWrapper | None = None,
 ) -> Renewal:
     """Insert this identity's row as `joining`, with a lease; `admit` makes it work.
@@ -117,7 +118,7 @@ def join(
             json_in(info or {}),
             code_version(),
             schema_version(connection),
-            "",
+            supervisor_id,
             server_incarnation,
             lease_s,
         ),

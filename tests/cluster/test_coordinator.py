@@ -74,6 +74,10 @@ def test_a_killed_leader_is_taken_over_after_its_silence(cluster, postgres_only)
     leader.wait_event("lease.acquired")
     other = cluster.start()
     other.wait_event("worker.registered")
+    # Silence is what is left where nobody can look at the process.
+    administer(cluster.url, "UPDATE cluster_workers SET boot = 'another host'")
+    beats = _beat(cluster, other)
+    wait(lambda: _beat(cluster, other) > beats + 1, what="the other has read that")
     killed = time.monotonic()
     leader.send(signal.SIGKILL)
     won = other.wait_event("lease.acquired", seconds=10)
@@ -90,6 +94,26 @@ def test_a_killed_leader_is_taken_over_after_its_silence(cluster, postgres_only)
     assert found["history"][0]["cause"] == "expired"
     dead = next(w for w in found["workers"] if w["pid"] == leader.pid)
     assert (dead["state"], dead["end_evidence"]) == ("lost", "E3")
+
+
+@rule("settled 16", "coordination TK1", "coordination LL10", "coordination LL9")
+def test_on_one_host_a_killed_leader_is_taken_over_at_once_because_its_process_is_gone(
+    cluster, postgres_only
+):
+    leader = cluster.start(COORDINATION_LEASE_S="30")
+    leader.wait_event("lease.acquired")
+    other = cluster.start(COORDINATION_LEASE_S="30")
+    other.wait_event("worker.registered")
+    wait(lambda: _listens(cluster, 2), what="both listen")
+    leader.send(signal.SIGKILL)
+    leader.wait()
+    won = other.wait_event("lease.acquired", seconds=10)
+    assert won["epoch"] == 2
+    found = cluster.status()
+    assert (found["history"][0]["cause"], found["history"][0]["evidence"]) == ("proved dead", "E1")
+    dead = next(w for w in found["workers"] if w["pid"] == leader.pid)
+    assert (dead["state"], dead["end_evidence"]) == ("lost", "E1")
+    assert dead["end_cause"] == f"process {leader.pid} is gone"
 
 
 @rule("coordination SQ1", "settled 26", "interfaces M-5")

@@ -107,10 +107,11 @@ def test_a_frozen_worker_abandons_its_work_and_gives_its_old_identity_up_itself(
 ):
     if engine != "postgres":
         pytest.skip("embedded mode is not fenced: the file lock is the lease (coordination SQ1)")
-    process = cluster.start()
+    # Long enough for the body to see its trip: one that ignores it for a lease ends the process.
+    process = cluster.start(COORDINATION_LEASE_S="3")
     work.begun(1)
     process.send(signal.SIGSTOP)
-    time.sleep(3 * LEASE_S)  # the fault itself: a stop of three leases
+    time.sleep(9)  # the fault itself: a stop of three leases
     process.send(signal.SIGCONT)
     process.wait_event("fence.tripped")
     work.go()

@@ -1,12 +1,15 @@
 """Loops: their registry, their cadence, and one that breaks or hangs beside the others."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from coordination import loops
+from coordination.conf import conf
 from coordination.coordinator.duties import Duty
 from coordination.coordinator.election import Election, next_look_s
+from coordination.coordinator.health import Health
 from coordination.errors import Fenced
 from coordination.leases import Holder
 from coordination.loops import Loop, next_delay
@@ -99,6 +102,70 @@ def test_a_tick_that_hangs_for_three_intervals_counts_as_stalled():
     leave.set()
     thread.join(10)
     assert not one.stalled()
+
+
+@rule("coordination HB6")
+@pytest.mark.django_db
+def test_a_loop_whose_thread_is_gone_has_stalled_after_three_intervals():
+    clock = FakeClock()
+    one = duty(tick_of(None), every_s=4, clock=clock)
+    assert not one.stalled()
+    one.step()
+    clock.advance(12)
+    assert not one.stalled()
+    clock.advance(0.1)
+    assert one.stalled()
+    one.step()
+    assert not one.stalled()
+
+
+@rule("coordination HB6", "coordination LL7")
+def test_a_duty_of_the_leader_has_not_stalled_while_it_asks_for_its_turn():
+    clock = FakeClock()
+    led = SimpleNamespace(leadership=SimpleNamespace(held=lambda: False))
+    one = duty(tick_of(None), every_s=4, clock=clock, leader_only=True, context=lambda: led)
+    for _ in range(10):
+        clock.advance(4)
+        one.step()
+    assert one.ticks == 0
+    assert not one.stalled()
+
+
+@rule("coordination HB6")
+@pytest.mark.django_db
+def test_what_looks_late_once_does_not_hang_but_twice_in_a_row_does(caplog):
+    clock = FakeClock()
+    one = duty(tick_of(None), every_s=4, clock=clock)
+    health = Health([one], None, clock)
+    one.step()
+    clock.advance(100)  # the whole process was stopped: everything is late
+    assert not health.look()
+    one.step()
+    assert not health.look()
+    clock.advance(100)
+    assert not health.look()
+    assert health.look()
+    assert health.hung == ("x",)
+    assert not health.look()  # said once
+    assert [r.event for r in caplog.records] == ["loop.stalled"]
+    one.step()
+    health.look()
+    assert health.hung == ()
+
+
+@rule("coordination HB6")
+def test_a_dispatcher_that_does_not_look_for_work_any_more_hangs_too():
+    clock = FakeClock()
+    dispatcher = SimpleNamespace(last_tick_at=None)
+    health = Health([], dispatcher, clock)
+    assert health.stalled() == []
+    dispatcher.last_tick_at = clock.now()
+    clock.advance(3 * conf.LONG_POLL_S)
+    assert health.stalled() == []
+    clock.advance(0.1)
+    assert health.stalled() == ["coordination.dispatcher"]
+    assert health.broken() == {"coordination.dispatcher": "stalled"}
+    assert health.shown()["coordination.dispatcher"]["stalled"]
 
 
 @rule("coordination LL7")

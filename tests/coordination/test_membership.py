@@ -167,17 +167,34 @@ def test_once_no_body_runs_the_old_identity_is_given_up_and_its_work_is_free():
     assert not one.membership.waits_for_bodies()
 
 
-@rule("coordination TK6")
-def test_a_body_that_ignores_its_trip_for_a_lease_leaves_its_identity_to_the_reapers():
+@rule("coordination TK6", "coordination SF8")
+def test_a_body_that_ignores_its_trip_keeps_its_identity_and_after_a_lease_asks_for_the_end():
     one = Process(idle=False)
     one.fence.trip("test")
     one.rejoin()
-    one.clock.advance(T)
+    one.clock.advance(T - 0.1)
     one.membership.give_up_old()
-    assert not one.membership.waits_for_bodies()
-    one.idle = True
+    assert not one.membership.ignored()
+    one.clock.advance(0.1)
     one.membership.give_up_old()
+    assert one.membership.ignored()
+    assert one.membership.waits_for_bodies()
     assert one.state(one.first) == "alive"
+    one.idle = True
+    assert not one.membership.ignored()
+
+
+@rule("coordination SQ1")
+def test_embedded_no_body_has_to_end_because_the_row_was_lost():
+    one = Process(idle=False)
+    one.fence.deactivate()
+    one.membership.lose("its row is gone")
+    one.membership.rejoin(pause=lambda: None, stopping=lambda: False)
+    one.fence.deactivate()
+    assert one.membership.waits_for_bodies()
+    one.clock.advance(T)
+    assert not one.membership.ignored()
+    assert not one.membership.waits_for_bodies()
 
 
 def test_an_outage_while_giving_up_leaves_the_identity_to_the_reapers(monkeypatch, caplog):

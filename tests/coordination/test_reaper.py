@@ -1,15 +1,16 @@
 """Taking over: who is judged, in which order things go, and what a second observer finds."""
 
+import dataclasses
 import datetime as dt
 
 import pytest
 
-from coordination import workers
+from coordination import identity, workers
 from coordination.conf import conf
 from coordination.coordinator import reaper
 from coordination.coordinator.reaper import Reaper, orphans_due, review
 from coordination.failpoints import FailpointReached
-from coordination.models import EvidenceClass, JobAttempt, Lease, Worker
+from coordination.models import EvidenceClass, JobAttempt, Lease, LeaseHistory, Worker
 from coordination.tasks.models import TaskRun
 from coordination.testing import FakeClock, crash_at, expire_worker, two_workers, worker
 from coordination.workers import Seen, WorkerRow
@@ -197,3 +198,49 @@ class TestLockedRows:
             assert [engine.fresh(job).status for job in jobs] == ["running", "queued"]
         one.tick(me.context())
         assert engine.fresh(jobs[0]).status == "queued"
+
+    @rule("settled 16", "coordination TK1", "coordination LL10")
+    def test_a_neighbour_whose_process_is_gone_is_taken_over_at_once_with_its_lease(self):
+        dead, me = two_workers()
+        dead.leadership.claim()
+        job = engine.job("running", lease_owner=dead.owner)
+        gone = set()
+        one = Reaper(
+            me.clock,
+            lease_s=T,
+            every_s=3,
+            here=identity.boot_id(),
+            is_dead=lambda row, here: row.id in gone,
+        )
+        assert one.tick(me.context()) == conf.REAPER_POLL_S
+        gone.add(dead.owner)
+        # In between two looks at the rows: the next local look is enough.
+        me.clock.advance(conf.REAPER_POLL_S)
+        one.tick(me.context())
+        stored = Worker.objects.get(pk=dead.owner)
+        assert (stored.state, stored.end_evidence) == ("lost", "E1")
+        assert stored.end_cause == f"process {stored.pid} is gone"
+        assert (engine.fresh(job).status, engine.fresh(job).crash_count) == ("queued", 1)
+        assert me.leadership.claim()
+        assert LeaseHistory.objects.first().cause == "proved dead"
+
+    @rule("settled 16")
+    def test_looking_at_the_processes_of_this_host_costs_no_statement(
+        self, django_assert_num_queries
+    ):
+        _, me = two_workers()
+        one = Reaper(
+            me.clock, lease_s=T, every_s=3, here=identity.boot_id(), is_dead=lambda *_: False
+        )
+        one.tick(me.context())
+        with django_assert_num_queries(0):
+            for _ in range(4):
+                me.clock.advance(0.5)
+                assert one.tick(me.context()) <= conf.REAPER_POLL_S
+
+    @rule("settled 16", "coordination TK6")
+    def test_no_worker_takes_itself_or_a_stranger_for_a_neighbour(self):
+        rows = [row("me"), row("near"), row("far")]
+        rows = [dataclasses.replace(r, boot="there" if r.id == "far" else "here") for r in rows]
+        assert [r.id for r in reaper.neighbours(rows, "me", "here")] == ["near"]
+        assert reaper.neighbours(rows, "me", "") == ()

@@ -90,8 +90,9 @@ class Cluster:
             **more,
         }
 
-    def start(self, *arguments, name=None, command=COMMAND, **env):
-        """Start a coordinator and return at once."""
+    def start(self, *arguments, name=None, command=COMMAND, supervised=False, **env):
+        """Start a coordinator and return at once; without a supervisor unless asked for."""
+        arguments = arguments if supervised else (*arguments, "--no-supervisor")
         log = self.folder / f"{name or len(self.processes)}.log"
         with log.open("wb") as out:
             popen = subprocess.Popen(
@@ -131,7 +132,7 @@ class Cluster:
 
     def workers(self):
         """The worker rows, oldest first, as dictionaries."""
-        columns = ("id", "pid", "state", "beat_seq", "end_evidence", "info")
+        columns = ("id", "pid", "state", "beat_seq", "end_cause", "end_evidence", "info")
         rows = self.query(f"SELECT {', '.join(columns)} FROM cluster_workers ORDER BY started_at")
         found = [dict(zip(columns, row, strict=True)) for row in rows]
         for row in found:

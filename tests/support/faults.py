@@ -14,7 +14,6 @@ import time
 import uuid
 
 import environ
-from django.core.management import load_command_class
 from django.db import DatabaseError, connection, connections
 
 from coordination.models import JobAttempt, Lease, LeaseHistory, Worker
@@ -27,14 +26,12 @@ from tests.support.proxy import Proxy
 
 T = 2.0
 """Lease of the fault tests, seconds. Figures are multiples of it."""
+WAITING = """
+    SELECT pid, application_name, state, pg_blocking_pids(pid), clock_timestamp() - xact_start,
+           left(regexp_replace(query, '\\s+', ' ', 'g'), 200)
+    FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL
+"""
 WHERE = ("NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
-
-
-def alone():
-    """The flag that starts one worker process without a supervisor, where there is one."""
-    parser = load_command_class("coordination", "run_coordinator").create_parser("x", "y")
-    known = parser._option_string_actions
-    return ("--no-supervisor",) if "--no-supervisor" in known else ()
 
 
 @contextlib.contextmanager
@@ -72,20 +69,19 @@ class Site:
         """Start `n` coordinators; wait until each is registered. One: that one; else a list."""
         if proxy is not None:
             env["DATABASE_URL"] = self.url.replace(f":{self.server.port}/", f":{proxy.port}/")
-        flags = () if supervised else alone()
-        made = [self.cluster.start(*flags, *arguments, **env) for _ in range(n)]
+        made = [self.cluster.start(*arguments, supervised=supervised, **env) for _ in range(n)]
         for process in made:
             process.wait_event("worker.registered", seconds=40)
         return made[0] if n == 1 else made
 
     def begin(self, *arguments, **env):
         """One coordinator, without waiting for it."""
-        return self.cluster.start(*alone(), *arguments, **env)
+        return self.cluster.start(*arguments, **env)
 
     def start_skewed(self, place):
         """A coordinator whose own clocks are told by the file `place` (`tests.support.skewed`)."""
         module = ("-m", "tests.support.skewed", str(place))
-        process = self.cluster.start(*alone(), command=(sys.executable, *module))
+        process = self.cluster.start(command=(sys.executable, *module))
         process.wait_event("worker.registered", seconds=40)
         return process
 
@@ -111,9 +107,9 @@ class Site:
         pid = Worker.objects.get(pk=owner).pid
         return next(p for p in self.cluster.processes if p.pid == pid)
 
-    def holds(self, owner):
-        """How many jobs this owner holds now."""
-        return TaskRun.objects.filter(lease_owner=owner).count()
+    def holds(self, owner, task=""):
+        """How many jobs this owner holds now, of one task or of all."""
+        return TaskRun.objects.filter(lease_owner=owner, kind__endswith=task).count()
 
     def wait_listening(self, n):
         """Until `n` workers hear wake-ups, as their rows say."""
@@ -150,8 +146,15 @@ class Site:
         if self.feeder is not None:
             self.feeder.stop()
         ledger.quiet()
-        wait(ledger.settled, seconds=seconds, what=f"everything ended\n{self.story()}")
+        self.wait(ledger.settled, seconds=seconds, what="everything ended")
         return time.monotonic() - began
+
+    def wait(self, condition, *, seconds, what):
+        """As `wait`; a failure tells the story."""
+        try:
+            return wait(condition, seconds=seconds, what=what)
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.story()}") from None
 
     def judge(self, *, drained=True, slips=0):
         """Ask the history checker."""
@@ -159,33 +162,37 @@ class Site:
         return judge(drained=drained, acknowledged=acknowledged, slips=slips)
 
     def story(self):
-        """The end of each log, for a failed test."""
-        return "\n".join(f"== {p.log.name}\n{p.text()[-3000:]}" for p in self.cluster.processes)
+        """Who waits for whom in the server, and the end of each log, for a failed test."""
+        with connection.cursor() as cursor:
+            cursor.execute(WAITING)
+            waiting = [" | ".join(map(str, row)) for row in cursor.fetchall()]
+        logs = [f"== {p.log.name}\n{p.text()[-3000:]}" for p in self.cluster.processes]
+        return "\n".join(["== sessions", *waiting, *logs])
 
     # --- times ---------------------------------------------------------------------------------
 
     def led_after(self, instant, *, seconds):
         """Seconds from `instant` (Unix) until a new term began, by the database's clock."""
         since = datetime.datetime.fromtimestamp(instant, datetime.UTC)
-        row = wait(
+        row = self.wait(
             lambda: (
                 LeaseHistory.objects.filter(name="scheduler", at__gt=since).order_by("id").first()
             ),
             seconds=seconds,
-            what=f"a new term\n{self.story()}",
+            what="a new term",
         )
         return row.at.timestamp() - instant
 
     def taken_over_after(self, instant, owner, *, seconds):
         """Seconds from `instant` until the jobs that `owner` held were free again."""
-        row = wait(
+        row = self.wait(
             lambda: (
                 JobAttempt.objects.filter(owner=owner, end__in=("taken_over", "quarantined"))
                 .order_by("id")
                 .first()
             ),
             seconds=seconds,
-            what=f"a take-over of {owner}\n{self.story()}",
+            what=f"a take-over of {owner}",
         )
         return row.ended_at.timestamp() - instant
 

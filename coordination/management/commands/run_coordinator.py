@@ -1,4 +1,4 @@
-"""`manage.py run_coordinator`: one worker process. Writes to stderr only; see M-1 to M-6."""
+"""`manage.py run_coordinator`: a supervisor and its workers. Writes to stderr only; M-1 to M-6."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordination import loops, status
 from coordination.coordinator import Coordinator, ExitCode
 from coordination.database import alias, connection_of
 from coordination.errors import CoordinationError
-from coordination.management import banner, eventlog
+from coordination.management import banner, eventlog, supervising
 
 logger = logging.getLogger("coordination.run_coordinator")
 
@@ -52,6 +52,7 @@ class Command(BaseCommand):
             metavar="S",
             help="Seconds that running work gets after a stop signal. Default: STOP_GRACE_S.",
         )
+        supervising.add_arguments(parser)
         ways = parser.add_mutually_exclusive_group()
         ways.add_argument(
             "--once", action="store_true", help="Give each role one tick, then stop in order."
@@ -87,14 +88,23 @@ class Command(BaseCommand):
         began = time.monotonic()
         if not self._database_answers(options["wait"]):
             return ExitCode.UNREACHABLE
-        if not self._checks_pass():
+        watched = options["worker"] is not None and options["worker"] >= 0
+        # A watched worker's checks were run by the process that became its supervisor.
+        if not watched and not self._checks_pass():
             return ExitCode.USAGE
+        if refused := supervising.refusal(options):
+            return self._fail(ExitCode.USAGE, refused, "Leave --processes out.")
+        # Django's own mark of a command that was not called by another program.
+        from_command_line = getattr(self, "_called_from_command_line", False)
+        if supervising.wanted(options, from_command_line=from_command_line):
+            supervising.become(options, log_format=self._log_format(options))
         for_s = 0.0 if options["once"] else options["for_s"]
         try:
             process = Coordinator(
                 roles=options["roles"],
                 for_s=for_s,
                 grace_s=options["grace"],
+                parent=supervising.parent_of(options),
                 started=lambda process: self._banner(process, time.monotonic() - began),
             )
         except CoordinationError as error:
@@ -110,6 +120,9 @@ class Command(BaseCommand):
                 return self._run(process)
         finally:
             eventlog.uninstall(handler)
+
+    def _log_format(self, options: dict[str, Any]) -> str:
+        return options["log_format"] or ("text" if _stream(self.stderr).isatty() else "json")
 
     def _run(self, process: Coordinator) -> ExitCode:
         try:

@@ -1,0 +1,293 @@
+"""The small parent of worker processes: `python -m coordination.supervisor`. No Django.
+
+`run_coordinator` executes it in its own place: standard library only, so
+what watches stays small and has nothing that could hang. It starts the workers as commands of
+their own, never by fork. Each has one socket to it: the worker writes a line with every beat,
+the supervisor writes what the worker should know. What to do is decided in `supervision`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from coordination.clock import SystemClock
+from coordination.supervision import (
+    Asked,
+    Began,
+    Command,
+    Event,
+    Exited,
+    Heard,
+    Kill,
+    Leave,
+    Rules,
+    Say,
+    Start,
+    State,
+    Tell,
+    Terminate,
+    Ticked,
+    decide,
+)
+
+READ_BYTES = 65536
+TEXT, LOGFMT, JSON = "text", "logfmt", "json"
+
+
+def supported() -> bool:
+    """Whether this platform can supervise: exec, SIGKILL, and sockets that a child inherits."""
+    return os.name == "posix" and hasattr(signal, "SIGKILL") and hasattr(socket, "AF_UNIX")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `run_coordinator` hands over."""
+
+    rules: Rules
+    supervisor_id: str
+    log_format: str
+    child: tuple[str, ...]
+
+    def arguments(self) -> list[str]:
+        """The arguments of `coordination.supervisor` for these options."""
+        rules = self.rules
+        ways = [] if rules.for_s is None else ["--for", repr(rules.for_s)]
+        return [
+            *("--processes", str(rules.processes)),
+            *("--silence", repr(rules.silence_s)),
+            *("--trip", repr(rules.trip_s)),
+            *("--start", repr(rules.start_s)),
+            *("--grace", repr(rules.grace_s)),
+            *("--id", self.supervisor_id),
+            *("--log-format", self.log_format),
+            *ways,
+            "--",
+            *self.child,
+        ]
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """The reverse of `Options.arguments`."""
+    parser = argparse.ArgumentParser(prog="coordination.supervisor")
+    parser.add_argument("--processes", type=int, required=True)
+    for name in ("silence", "trip", "start", "grace"):
+        parser.add_argument(f"--{name}", type=float, required=True)
+    parser.add_argument("--for", dest="for_s", type=float, default=None)
+    parser.add_argument("--id", required=True)
+    parser.add_argument("--log-format", choices=(TEXT, LOGFMT, JSON), default=TEXT)
+    parser.add_argument("child", nargs="+")
+    found = parser.parse_args(arguments)
+    rules = Rules(found.processes, found.silence, found.trip, found.start, found.grace, found.for_s)
+    return Options(rules, found.id, found.log_format, tuple(found.child))
+
+
+class _Child:
+    """One process, our end of its socket, and the beginning of a line that is not complete."""
+
+    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket) -> None:
+        self.process = process
+        self.link = link
+        self.rest = b""
+
+    def lines(self) -> list[str]:
+        """What came since the last call, whole lines only."""
+        while True:
+            try:
+                data = self.link.recv(READ_BYTES)
+            except (BlockingIOError, ConnectionError):
+                break
+            if not data:
+                break
+            self.rest += data
+        *lines, self.rest = self.rest.split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def tell(self, line: str) -> None:
+        """Write a line; a child that does not read, or is gone, is nobody to wait for."""
+        try:
+            self.link.send(f"{line}\n".encode(), socket.MSG_DONTWAIT)
+        except OSError as error:
+            sys.stderr.write(f"supervisor: {self.process.pid} was not told {line!r}: {error}\n")
+
+
+class Supervisor:
+    """The shell around `decide`: processes, sockets, signals. One thread."""
+
+    def __init__(self, options: Options) -> None:
+        """Prepare; nothing is started before `run`."""
+        self._options = options
+        self._clock = SystemClock()
+        self._state = State()
+        self._children: dict[int, _Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._signals: list[int] = []
+        self._code: int | None = None
+
+    def run(self) -> int:
+        """Supervise until all is over; the exit code."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        self._selector.register(wake_read, selectors.EVENT_READ)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, self._note)
+        # Without a handler of its own it would wake nobody.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._feed(Began())
+        while self._code is None:
+            ready = self._selector.select(max(0.0, self._state.wake_at - self._clock.now()))
+            for key, _ in ready:
+                if key.data is None:
+                    os.read(wake_read, 4096)
+                else:
+                    self._read(key.data)
+            self._heed_signals()
+            self._reap()
+            self._feed(Ticked())
+        return self._code
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _heed_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if number == signal.SIGUSR1:
+                for child in self._children.values():
+                    child.process.send_signal(signal.SIGUSR1)
+            elif number == signal.SIGHUP:
+                self._say(
+                    Say(
+                        "info",
+                        "supervisor.hangup",
+                        "SIGHUP ignored: settings are read at the start only.",
+                    )
+                )
+            else:
+                self._feed(Asked(signal.Signals(number).name))
+
+    def _read(self, number: int) -> None:
+        child = self._children.get(number)
+        if child is None:
+            return
+        lines = child.lines()
+        for line in lines:
+            self._feed(Heard(number, line))
+        if not lines and _closed(child.link):
+            self._selector.unregister(child.link)
+
+    def _reap(self) -> None:
+        for number, child in tuple(self._children.items()):
+            code = child.process.poll()
+            if code is None:
+                continue
+            # What it said last, its identity among it, before it is judged.
+            for line in child.lines():
+                self._feed(Heard(number, line))
+            del self._children[number]
+            if child.link in (key.fileobj for key in self._selector.get_map().values()):
+                self._selector.unregister(child.link)
+            child.link.close()
+            self._feed(Exited(number, code))
+
+    def _feed(self, event: Event) -> None:
+        self._state, commands = decide(self._state, event, self._clock.now(), self._options.rules)
+        for command in commands:
+            self._perform(command)
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case Start():
+                self._start(command)
+            case Kill(number, why):
+                self._say(
+                    Say(
+                        "error",
+                        "supervisor.kill",
+                        f"Worker process {number} is killed: {why}.",
+                        {"child": number, "pid": self._children[number].process.pid},
+                    )
+                )
+                self._children[number].process.kill()
+            case Tell(number, line):
+                self._children[number].tell(line)
+            case Terminate(number):
+                self._children[number].process.terminate()
+            case Say():
+                self._say(command)
+            case Leave(code):
+                self._code = code
+
+    def _start(self, command: Start) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        theirs.set_inheritable(True)
+        for_s = [] if command.for_s is None else ["--for", repr(command.for_s)]
+        deaths = [part for death in command.deaths for part in ("--died", death.line())]
+        arguments = [
+            *self._options.child,
+            *("--worker", str(theirs.fileno())),
+            *("--supervisor-id", self._options.supervisor_id),
+            *for_s,
+            *deaths,
+        ]
+        # Files that this process was told to keep open are kept open for the workers too.
+        process = subprocess.Popen(arguments, close_fds=False)
+        theirs.close()
+        self._children[command.number] = _Child(process, ours)
+        self._selector.register(ours, selectors.EVENT_READ, command.number)
+        self._say(
+            Say(
+                "info",
+                "supervisor.child_started",
+                f"Worker process {command.number} started, pid {process.pid}.",
+                {"child": command.number, "pid": process.pid},
+            )
+        )
+
+    def _say(self, said: Say) -> None:
+        sys.stderr.write(rendered(said, self._options.log_format, time.time()) + "\n")
+        sys.stderr.flush()
+
+
+def rendered(said: Say, log_format: str, wall: float) -> str:
+    """One log line in the form that the workers use."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wall)) + f".{int(wall % 1 * 1000):03d}Z"
+    if log_format == JSON:
+        head = {"ts": stamp, "level": said.level, "event": said.event, "msg": said.text}
+        return json.dumps({**head, **said.fields})
+    fields = " ".join(f"{key}={value}" for key, value in said.fields.items())
+    if log_format == LOGFMT:
+        text = json.dumps(said.text)
+        return f"ts={stamp} level={said.level} event={said.event} msg={text} {fields}".rstrip()
+    return f"{stamp} {said.level.upper():<7} {said.event} {said.text}  {fields}".rstrip()
+
+
+def _closed(link: socket.socket) -> bool:
+    try:
+        return link.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def main() -> int:
+    """Run with the command line's options."""
+    return Supervisor(parse(sys.argv[1:])).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
