@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from coordination import claims, leases, wakeups, workers
+from coordination import claims, identity, leases, wakeups, workers
 from coordination.clock import Clock
 from coordination.conf import conf
 from coordination.database import alias, is_lock_timeout, transaction
@@ -208,61 +208,98 @@ def orphan_owners() -> dict[str, str]:
     return {owner: known.get(owner, "") for owner in sorted(found)}
 
 
-class Reaper:
-    """One process' observer of the others."""
+def neighbours(rows: Iterable[WorkerRow], me: str, here: str) -> tuple[WorkerRow, ...]:
+    """The other workers whose processes this one can see, if `here` names a place. Pure."""
+    return tuple(row for row in rows if here and row.boot == here and row.id != me)
 
-    def __init__(self, clock: Clock, *, lease_s: float, every_s: float) -> None:
+
+def _is_dead(row: WorkerRow, here: str) -> bool:
+    return identity.proved_dead(row.boot, row.pid, row.process_started, here=here)
+
+
+class Reaper:
+    """One process' observer of the others.
+
+    `here` is where pids mean the same as to this process (`identity.boot_id`); "" proves
+    nobody's death.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        lease_s: float,
+        every_s: float,
+        here: str = "",
+        is_dead: Callable[[WorkerRow, str], bool] = _is_dead,
+    ) -> None:
         """Nothing seen yet: the first silence counts from the first look."""
         self._clock = clock
         self._lease_s = lease_s
         self._every_s = every_s
+        self._here = here
+        self._is_dead = is_dead
         self._seen: Mapping[str, Seen] = {}
         self._orphans: Mapping[str, float] = {}
-        self._locked: set[str] = set()
+        self._locked: dict[str, EvidenceClass] = {}
+        self._neighbours: tuple[WorkerRow, ...] = ()
+        self._next_look = float("-inf")
         self._next_sweep = float("-inf")
 
     def tick(self, context: TickContext) -> float:
         """Look once, take over what is gone, and return the seconds until the next look.
 
-        That is `REAPER_POLL_S` while somebody is silent for more than a lease, else a beat.
+        The rows are read every `REAPER_POLL_S` while somebody is silent for more than a lease,
+        else once a beat. Whether the processes of this host still run costs no statement and
+        is looked at every `REAPER_POLL_S` while there are any.
         """
         # Read the local clock first: a row that is read later can only be fresher.
         now = self._clock.now()
+        early = self._neighbours and now < self._next_look
+        if early and not any(self._is_dead(row, self._here) for row in self._neighbours):
+            return min(self._next_look - now, conf.REAPER_POLL_S)
+        wait_s = self._look(context.owner, now)
+        self._next_look = now + wait_s
+        return min(wait_s, conf.REAPER_POLL_S) if self._neighbours else wait_s
+
+    def _look(self, me: str, now: float) -> float:
         dbnow, rows = workers.live()
         read_at = self._clock.now()
-        found = review(
-            self._seen, rows, dbnow, now, me=context.owner, lease_s=self._lease_s, read_at=read_at
-        )
-        self._seen = found.seen
+        self._neighbours = neighbours(rows, me, self._here)
         self._come_back()
+        for row in self._neighbours:
+            if self._is_dead(row, self._here):
+                self._take_over(row.id, EvidenceClass.PROVED, f"process {row.pid} is gone")
+        found = review(self._seen, rows, dbnow, now, me=me, lease_s=self._lease_s, read_at=read_at)
+        self._seen = found.seen
         for gone in found.gone:
-            self._take_over(gone)
+            self._take_over(gone.owner, EvidenceClass.SILENT, CAUSE_SILENT, gone.beat_seq)
         self._sweep(now)
         quiet = found.quiet or bool(self._orphans or self._locked)
         return conf.REAPER_POLL_S if quiet else self._every_s
 
-    def _take_over(self, gone: Gone) -> None:
+    def _take_over(
+        self, owner: str, evidence: EvidenceClass, cause: str, beat_seq: int | None = None
+    ) -> None:
         try:
-            taken = take_over(
-                gone.owner, EvidenceClass.SILENT, cause=CAUSE_SILENT, beat_seq=gone.beat_seq
-            )
+            taken = take_over(owner, evidence, cause=cause, beat_seq=beat_seq)
         except OperationalError as error:
             # Another reaper is at it, perhaps stopped in its middle. The others do not wait.
             if not is_lock_timeout(error):
                 raise
             return
         if taken is not None and taken.locked:
-            self._locked.add(gone.owner)
+            self._locked[owner] = evidence
 
     def _come_back(self) -> None:
-        """Free what was locked when its owner was taken over for silence (TK4).
+        """Free what was locked when its owner was taken over (TK4).
 
         Not before its lock is gone: until then the old holder may still commit. Should this
         process end meanwhile, the jobs are orphans to every other reaper.
         """
-        for owner in sorted(self._locked):
-            if not sweep(owner, EvidenceClass.SILENT).locked:
-                self._locked.discard(owner)
+        for owner, evidence in sorted(self._locked.items()):
+            if not sweep(owner, evidence).locked:
+                del self._locked[owner]
 
     def _sweep(self, now: float) -> None:
         if now < self._next_sweep:
