@@ -31,10 +31,10 @@ def due_together(site, n, *, coordinators, seconds):
     quiet = crowd.statements() - before
     wait(lambda: ScheduleFire.objects.count() >= n, seconds=seconds, what="all fires")
     fired = ScheduleFire.objects.latest("fired_at").fired_at - at
-    wait(
+    site.wait(
         lambda: TaskRun.objects.filter(status="done").count() >= n,
         seconds=seconds,
-        what=f"all jobs\n{site.story()}",
+        what="all jobs",
     )
     wait(ledger.settled, seconds=20, what="every fire has its outcome")
     ended = TaskRun.objects.latest("finished_at").finished_at - at

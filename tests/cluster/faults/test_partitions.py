@@ -24,11 +24,11 @@ def partitioned(site):
     proxy = site.proxy()
     far = site.start(proxy=proxy)
     far.wait_event("lease.acquired")
-    near = site.start()
-    for _ in range(8):
-        ledger.in_steps.enqueue(30, 0.1)
     owner = site.owner_of(far)
-    wait(lambda: site.holds(owner) >= 1, what="it holds work")
+    for _ in range(4):
+        ledger.in_steps.enqueue(round(25 * site.lease_s) + 20, 0.1)
+    wait(lambda: site.holds(owner, "in_steps") >= 4, what="it holds work")
+    near = site.start()
     site.elsewhere(owner)
     return proxy, far, near, owner
 

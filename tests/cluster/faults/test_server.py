@@ -44,7 +44,7 @@ def _short_absence(site, figure, fact, how):
     site.leader()
     down, up = bring_down(site, how)
     figure(f"away ({how})", up - down)
-    wait(lambda: site.fires_after(up), seconds=20, what=f"a fire after it\n{site.story()}")
+    site.wait(lambda: site.fires_after(up), seconds=20, what="a fire after it")
     figure("fires again after the start", site.fires_after(up) - up)
     trips = sum(len(p.events("fence.tripped")) for p in processes)
     if up - down < 0.5 * site.lease_s:
@@ -89,7 +89,7 @@ def test_f9_a_backend_that_is_killed_takes_all_sessions_with_it(site, figure, fa
     wait(lambda: _answers(site), seconds=20, what="the server has recovered")
     up = time.time()
     figure("away (kill -9 of a backend)", up - killed)
-    wait(lambda: site.fires_after(up), seconds=20, what=f"a fire after it\n{site.story()}")
+    site.wait(lambda: site.fires_after(up), seconds=20, what="a fire after it")
     figure("fires again", site.fires_after(up) - up)
     figure("drained", site.drain(seconds=40))
     trips = sum(len(p.events("fence.tripped")) for p in processes)

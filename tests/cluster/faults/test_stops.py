@@ -48,8 +48,8 @@ def test_f3_a_whole_tree_that_is_killed_is_taken_over_after_its_silence(site, fi
     site.start(2)
     process, owner = site.leader()
     for _ in range(16):
-        ledger.in_steps.enqueue(40, 0.1)
-    wait(lambda: site.holds(owner) >= 3, what="the leader holds work")
+        ledger.in_steps.enqueue(60, 0.1)
+    wait(lambda: site.holds(owner, "in_steps") >= 3, what="the leader holds work")
     killed = time.time()
     process.send(signal.SIGKILL)
     led_s = site.led_after(killed, seconds=4 * site.lease_s)
