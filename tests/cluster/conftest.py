@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 from tests.support.cluster import Cluster, administer, copy_sqlite, migrate, postgres_url
 
@@ -47,3 +48,15 @@ def cluster(engine, template, tmp_path):
     made.stop_all()
     if drop:
         administer(*drop)
+
+
+@pytest.fixture
+def here(transactional_db, engine, tmp_path):
+    """A `Cluster` on the test's own database: the test reads rows and uses the API itself."""
+    name = connection.settings_dict["NAME"]
+    url = f"sqlite:///{name}"
+    if engine == "postgres":
+        url = postgres_url(os.environ["DATABASE_URL"], name)
+    made = Cluster(url, tmp_path)
+    yield made
+    made.stop_all()
