@@ -16,6 +16,7 @@ import uuid
 import environ
 from django.db import DatabaseError, connection, connections
 
+from coordination import identity
 from coordination.models import JobAttempt, Lease, LeaseHistory, Worker
 from coordination.tasks.models import TaskRun
 from schedules.models import ScheduleFire
@@ -128,6 +129,12 @@ class Site:
         """Let everybody believe that this worker runs on another host: no death is proved."""
         Worker.objects.filter(pk=owner).update(boot="another host")
 
+    def children(self, process=None):
+        """The workers that a supervisor, or all of them, started and that still run."""
+        supervisors = self.cluster.processes if process is None else [process]
+        events = [e for p in supervisors for e in p.events("supervisor.child_started")]
+        return [e["pid"] for e in events if identity.process_start(e["pid"])]
+
     def others(self, *these):
         """The processes that run and are none of these."""
         running = (p for p in self.cluster.processes if p.popen.poll() is None)
@@ -213,6 +220,9 @@ class Site:
         if self.feeder is not None:
             self.feeder.stop()
         self.cluster.stop_all()
+        for pid in self.children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for proxy in self.proxies:
             proxy.close()
 
