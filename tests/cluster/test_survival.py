@@ -1,5 +1,6 @@
 """What survives the death, the stop and the replacement of workers, with real processes."""
 
+import contextlib
 import signal
 import threading
 import time
@@ -154,7 +155,7 @@ class Client:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def stop(self):
+    def close(self):
         self._stopping.set()
         self._thread.join(20)
         assert not self._thread.is_alive()
@@ -187,28 +188,15 @@ def test_a_rolling_restart_under_load_loses_nothing_and_hands_back_within_a_seco
     here, told, postgres_only, record_property
 ):
     ledger.seed()
-    client = Client()
     old = [here.start("--grace", str(GRACE_S), name=f"old-{n}") for n in (1, 2)]
     for process in old:
         process.wait_event("worker.registered")
-    for n, process in enumerate(old):
-        # Longer than the grace: some are handed back.
-        client.acknowledged += [
-            uuid.UUID(str(ledger.in_steps.enqueue(40, 0.1).id)) for _ in range(6)
-        ]
-        wait(lambda process=process: _holds_steps(process) >= 2, seconds=20, what="long work")
-        here.start("--grace", str(GRACE_S), name=f"new-{n}").wait_event("worker.registered")
-        process.send(signal.SIGTERM)
-        assert process.wait(seconds=20) == 0, process.text()
-        left = process.events("worker.left")[0]
-        assert left["handed_back"] >= 2
-        after_s = left["took_s"] - GRACE_S
-        record_property("figure", f"handed back and gone {after_s:.1f} s after the grace")
-        assert after_s < 1.5  # a second, and what a busy machine adds
-    client.stop()
+    with contextlib.closing(Client()) as client:
+        for n, process in enumerate(old):
+            _replace(here, process, n, client, record_property)
     ledger.quiet()
     wait(ledger.settled, seconds=40, what="everything ended")
-    found = judge(drained=True, acknowledged=client.acknowledged, slips=6)
+    found = judge(drained=True, acknowledged=client.acknowledged, slips=8)
     record_property("figure", str(found))
     assert found.quarantined == 0
     again = TaskRun.objects.filter(attempt__gt=1)
@@ -217,6 +205,25 @@ def test_a_rolling_restart_under_load_loses_nothing_and_hands_back_within_a_seco
     assert not TaskRun.objects.exclude(status="done").exists()
     # The others were drained within their grace and never noticed.
     assert not again.exclude(kind__endswith="in_steps").exists()
+
+
+def _replace(here, process, n, client, record_property):
+    """Stop one of two coordinators while it holds more than its grace allows."""
+    here.start("--grace", str(GRACE_S), name=f"new-{n}").wait_event("worker.registered")
+
+    def holds_long_work():
+        # Whoever is faster claims it, so there is more until this one has some.
+        client.acknowledged.append(uuid.UUID(str(ledger.in_steps.enqueue(30, 0.1).id)))
+        return _holds_steps(process) >= 2
+
+    wait(holds_long_work, seconds=20, what=f"long work\n{process.text()}")
+    process.send(signal.SIGTERM)
+    assert process.wait(seconds=20) == 0, process.text()
+    left = process.events("worker.left")[0]
+    assert left["handed_back"] >= 1
+    after_s = left["took_s"] - GRACE_S
+    record_property("figure", f"handed {left['handed_back']} back, gone {after_s:.1f} s later")
+    assert after_s < 1.5  # a second, and what a busy machine adds
 
 
 def _holds_steps(process):
