@@ -7,19 +7,22 @@ call the same functions, so they can never disagree.
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import Count
 from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from coordination import leases, reasons, workers
 from coordination.database import alias, dbnow, is_embedded
-from coordination.jobs import leased_models
-from coordination.models import Lease, LeaseHistory, Worker
+from coordination.jobs import JobStatus, LeasedJob, leased_models
+from coordination.models import Lease, LeaseHistory, Worker, WorkerState
+
+NEWEST_JOBS = 10_000
+"""How many rows of a model are looked at for the counts of ended jobs."""
 
 MAX_AGE_S = 30.0
 """How old the last tick of the leader may be before the verdict calls it stale (M-6)."""
@@ -127,9 +130,11 @@ def verdict(max_age_s: float = MAX_AGE_S) -> Verdict:
 
 def judge(facts: Facts, max_age_s: float = MAX_AGE_S) -> Verdict:
     """Decide what to say, the gravest first. Pure."""
-    live = [member for member in facts.members if member.live]
+    # Without roles it is a web process that joined to hold something, no coordinator.
+    members = [member for member in facts.members if member.roles]
+    live = [member for member in members if member.live]
     if not live:
-        silent_s = [member.heartbeat_s for member in facts.members]
+        silent_s = [member.heartbeat_s for member in members]
         if not silent_s:
             return Verdict(NO_WORKER)
         return Verdict(NOT_RENEWING, {"silent_s": min(silent_s), "workers_n": len(silent_s)})
@@ -178,8 +183,9 @@ def _tick_age_s(member: Member) -> float:
 def _broken(live: Sequence[Member]) -> dict[str, Any] | None:
     for member in live:
         for name, loop in sorted((member.info.get("loops") or {}).items()):
-            if loop.get("error"):
-                return {"loop": name, "worker": member.node, "error": loop["error"]}
+            wrong = loop.get("error") or ("stalled" if loop.get("stalled") else "")
+            if wrong:
+                return {"loop": name, "worker": member.node, "error": wrong}
     return None
 
 
@@ -232,7 +238,9 @@ def snapshot(*, history: int = 20) -> dict[str, Any]:
     """Everything that `coordination_status --json` prints, of one moment's reads.
 
     Instants are ISO UTC by the database's clock, ages in seconds. `workers` are the live
-    ones and those that ended last; `jobs` counts rows per model and status.
+    ones and those that ended last. `jobs` counts rows per model and status: all that are
+    queued, scheduled or held, and of the others those among the newest NEWEST_JOBS rows, so
+    that a long history costs nothing.
     """
     facts = gather()
     found = judge(facts)
@@ -295,17 +303,35 @@ def _worker_rows(now: datetime.datetime) -> list[dict[str, Any]]:
             "ended_at": _iso(row.ended_at),
             "end_cause": row.end_cause,
             "end_evidence": row.end_evidence,
+            "end_text": taken_over_text(row),
         }
         for row in rows
     ]
 
 
+def taken_over_text(row: Worker) -> str:
+    """How long after its last renewal, and how, a lost worker was taken over; else ""."""
+    if row.state != WorkerState.LOST or row.ended_at is None:
+        return ""
+    after_s = max(0.0, _seconds(row.ended_at - row.heartbeat_at))
+    params = {"after_s": after_s, "cause": row.end_cause}
+    return _("taken over after %(after_s).1f s: %(cause)s") % params
+
+
 def _job_counts() -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for model in leased_models():
-        rows = model._default_manager.using(alias()).order_by().values_list("status")
-        counts[model._meta.label] = dict(rows.annotate(n=Count("pk")))
-    return counts
+    return {model._meta.label: _counts_of(model) for model in leased_models()}
+
+
+def _counts_of(model: type[LeasedJob]) -> dict[str, int]:
+    rows = model._default_manager.using(alias()).order_by()
+    newest = rows.order_by("-pk").values_list("status", flat=True)[:NEWEST_JOBS]
+    counts = dict(Counter(newest))
+    # Each of these has a partial index of its own, and is counted whole.
+    held = rows.filter(lease_owner__isnull=False).values_list("status", flat=True)
+    counts.update(Counter(held))
+    for status in (JobStatus.QUEUED, JobStatus.SCHEDULED):
+        counts[status.value] = rows.filter(status=status).count()
+    return {status: n for status, n in sorted(counts.items()) if n}
 
 
 def _history_rows(limit: int) -> list[dict[str, Any]]:

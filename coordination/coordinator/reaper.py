@@ -178,15 +178,16 @@ def _log_taken(owner: str, evidence: EvidenceClass, cause: str, taken: claims.Ta
 
 
 def take_over_all(me: str) -> int:
-    """Take everything that another identity holds, by the proof of the file lock (SQ1).
+    """Take everything that another coordinator holds, by the proof of the file lock (SQ1).
 
-    Only for the one process that holds it: nobody else can be alive. Returns how many
+    Only for the one process that holds it: no other coordinator can be alive. Returns how many
     identities were ended.
     """
-    _, rows = workers.live()
+    rows = Worker.objects.using(alias()).filter(state__in=workers.LIVE).exclude(pk=me)
     ended = 0
-    for row in rows:
-        if row.id != me and take_over(row.id, EvidenceClass.PROVED, cause=CAUSE_LOCK) is not None:
+    for row in rows.order_by("pk"):
+        # One without roles is a web process that joined: the lock says nothing about it.
+        if row.roles and take_over(row.pk, EvidenceClass.PROVED, cause=CAUSE_LOCK) is not None:
             ended += 1
     for owner in orphan_owners():
         if owner != me:

@@ -12,7 +12,7 @@ I4  Nothing but this row is renewed: leadership and jobs hang on it (D4).
 Instants are the database's. Every function takes the connection to use; None is this thread's.
 """
 
-from coordination.workers.member import current_owner, enter, is_me
+from coordination.workers.member import current_owner, enter, is_me, join_by
 from coordination.workers.observing import (
     Seen,
     Verdict,
@@ -53,6 +53,7 @@ __all__ = [
     "is_me",
     "is_our_renewal",
     "join",
+    "join_by",
     "leave",
     "live",
     "mark_lost",

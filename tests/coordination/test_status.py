@@ -8,10 +8,11 @@ from django.core.management import call_command
 from django.utils import timezone, translation
 
 from coordination import status
+from coordination.coordinator import reaper
 from coordination.database import dbnow
 from coordination.leases import Holder
 from coordination.management.commands import coordination_status
-from coordination.models import Lease, LeaseHistory, Worker
+from coordination.models import EvidenceClass, Lease, LeaseHistory, Worker
 from coordination.status import Facts, Member, Verdict, duration_words, judge
 from coordination.testing import expire, expire_worker, two_workers
 from tests.support import engine as rows
@@ -60,7 +61,9 @@ def facts(*members, embedded=False, lead=True, since_s=None):
     [
         (facts(), status.NO_WORKER, False),
         (facts(member(lease_left_s=-0.1, heartbeat_s=15.1)), status.NOT_RENEWING, False),
+        (facts(member(roles=())), status.NO_WORKER, False),
         (facts(member(roles=("dispatcher",))), status.NO_SCHEDULER, False),
+        (facts(member(info={"loops": {"x": {"stalled": True}}})), status.LOOP_BROKEN, False),
         (facts(member(), lead=None), status.NO_LEADER, False),
         (facts(member(), lead=holder(-1), since_s=18), status.NO_LEADER, False),
         (facts(member(), lead=holder(owner=None), since_s=18), status.NO_LEADER, False),
@@ -188,6 +191,27 @@ class TestReading:
         assert {row["pid"] for row in found["workers"]}
         assert found["history"][0]["cause"] == "first"
         assert found["verdict"]["code"] == status.verdict().code
+
+    @rule("interfaces M-8")
+    def test_a_long_history_of_jobs_is_counted_as_far_as_its_newest_rows(self, monkeypatch):
+        monkeypatch.setattr(status, "NEWEST_JOBS", 2)
+        for state in ("queued", "running", "scheduled", "done", "done", "done"):
+            rows.job(state)
+        found = status.snapshot()["jobs"]["roundtable_tasks.TaskRun"]
+        assert found == {"done": 2, "queued": 1, "running": 1, "scheduled": 1}
+
+    @rule("interfaces M-8", "coordination TK1")
+    def test_the_page_tells_how_a_lost_worker_was_taken_over(self):
+        first, _ = two_workers()
+        reaper.take_over(first.owner, EvidenceClass.PROVED, cause="supervisor saw exit -9")
+        died = dbnow()
+        Worker.objects.filter(pk=first.owner).update(
+            ended_at=died, heartbeat_at=died - dt.timedelta(seconds=0.2)
+        )
+        [lost] = [row for row in status.snapshot()["workers"] if row["state"] == "lost"]
+        words = "taken over after 0.2 s: supervisor saw exit -9"
+        assert lost["end_text"] == words
+        assert words in "\n".join(coordination_status.page(status.snapshot()))
 
     @rule("interfaces M-8")
     def test_the_page_fits_a_hundred_columns_whatever_the_names(self):

@@ -89,6 +89,7 @@ def page(found: dict[str, Any]) -> Iterator[str]:
         ],
         (38, 8, 8, 8, 4, 29),
     )
+    yield from _lost(found)
     yield ""
     yield from table(
         ("JOBS", "STATE", "NUMBER"),
@@ -115,6 +116,14 @@ def page(found: dict[str, Any]) -> Iterator[str]:
         ],
         (19, 14, 6, 11, 9, 36),
     )
+
+
+def _lost(found: dict[str, Any]) -> Iterator[str]:
+    rows = [row for row in found["workers"] if row["end_text"]][:5]
+    if rows:
+        yield ""
+        cells = [(row["id"], row["end_evidence"], row["end_text"]) for row in rows]
+        yield from table(("LOST", "EVIDENCE", "HOW"), cells, (28, 8, 62))
 
 
 def table(
