@@ -122,7 +122,7 @@ def test_several_observers_of_one_death_take_over_once():
     assert JobAttempt.objects.count() == 3
 
 
-@rule("coordination HB1", "coordination HB2")
+@rule("coordination HB1", "coordination HB2", "architecture D8")
 def test_a_private_connection_commits_while_the_threads_own_is_in_a_transaction(engine):
     if engine != "postgres":
         pytest.skip("SQLite admits one writer at a time")

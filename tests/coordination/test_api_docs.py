@@ -89,3 +89,10 @@ def test_the_demo_host_mounts_every_module_under_its_prefix(module):
         for inner in item.url_patterns
     }
     assert {f"api/v1/{pattern.pattern}" for pattern in module.urlpatterns} <= mounted
+
+
+@rule("settled 25")
+def test_runs_are_served_under_the_names_of_their_models_and_never_as_jobs():
+    served = {path.split("/")[0] for path, _view in views()}
+    assert {"tasks", "roundtables", "schedules", "fires"} <= served
+    assert "jobs" not in served

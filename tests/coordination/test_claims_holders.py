@@ -45,7 +45,7 @@ def test_finish_writes_result_end_and_last_worker():
     assert stored.unique_key is None
 
 
-@rule("settled 44")
+@rule("settled 44", "settled 4")
 def test_an_only_attempt_that_ends_done_has_no_history_row():
     first, second = job("running"), job("running", attempt=2)
     claims.finish(token_of(first))
@@ -66,7 +66,7 @@ def test_a_failure_is_told_by_row_and_history():
     assert attempt.ended_at >= attempt.claimed_at
 
 
-@rule("jobs J12", "jobs J13")
+@rule("jobs J12", "jobs J13", "architecture D11")
 def test_a_retry_gets_a_new_place_in_the_order_and_keeps_its_enqueue_instant():
     row = job("running", priority=10)
     claims.retry(token_of(row), 30.0, ERROR)

@@ -27,9 +27,17 @@ DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
 TASKS = {tasks}
 """
 STOCK = """
-import django, sys
+import django, sys, threading
 from django.core.management import call_command
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+def connected(self):
+    raise AssertionError("an app asked the database while it was loaded")
+
+real, BaseDatabaseWrapper.connect = BaseDatabaseWrapper.connect, connected
 django.setup()
+BaseDatabaseWrapper.connect = real
+assert threading.active_count() == 1, "an app started a thread while it was loaded"
 call_command("check", fail_level="WARNING")
 call_command("migrate", verbosity=0)
 call_command("makemigrations", "--check", "--dry-run", verbosity=0)
@@ -39,7 +47,7 @@ assert "rest_framework" not in loaded, "rest_framework was imported without its 
 DURABLE = '{"default": {"BACKEND": "coordination.tasks.DurableBackend"}}'
 
 
-@rule("architecture D13", "architecture 3")
+@rule("architecture D13", "architecture 3", "interfaces D-2", "interfaces D-3")
 @pytest.mark.parametrize(
     "apps",
     [

@@ -9,7 +9,7 @@ from roundtable_jobs.errors import ActiveJobExists, DraftNotFound, TooManyJobs
 from roundtable_jobs.models import RoundtableJob
 from roundtable_jobs.snapshot import SnapshotInvalid, digest
 from tests.roundtable_jobs.samples import raw_snapshot
-from tests.roundtable_jobs.table import create, finish, fresh, new, user, with_draft
+from tests.roundtable_jobs.table import claim_next, create, finish, fresh, new, user, with_draft
 from tests.support.rules import rule
 
 pytestmark = pytest.mark.django_db
@@ -150,3 +150,20 @@ def test_a_waiting_job_is_paused_at_once(table):
     job = create()
     assert store.pause(job.pk) == JobStatus.PAUSED
     assert store.unpause(job.pk) == JobStatus.QUEUED
+
+
+@rule("roundtable T2")
+@pytest.mark.parametrize(
+    "asked",
+    [lambda job_id: store.cancel(job_id, by="ana"), store.pause],
+    ids=["cancelled", "paused"],
+)
+def test_a_claim_takes_a_queued_job_once_and_none_that_was_cancelled_or_paused(table, asked):
+    asked(create().pk)
+    assert claim_next("w") is None
+    wanted = create(user=user("ben"))
+    handle = claim_next("w")
+    assert (handle.claim.job_id, handle.claim.owner, handle.claim.attempt) == (wanted.pk, "w", 1)
+    assert claim_next("w") is None
+    stored = fresh(wanted)
+    assert (stored.status, stored.lease_owner) == (JobStatus.RUNNING, "w")
