@@ -23,7 +23,7 @@ from typing import Any
 from django.db import Error as DatabaseFault
 
 from coordination import identity, leases, loops, signals, wakeups, workers
-from coordination.clock import Clock, SystemClock, jumped, read
+from coordination.clock import Clock, Reading, SystemClock, jumped, read
 from coordination.conf import conf
 from coordination.coordinator import reaper
 from coordination.coordinator.beat import Beat, Timing
@@ -306,10 +306,7 @@ class Coordinator:
         reading = read(self.clock)
         while not self._stop_asked:
             self._sleep(min(WATCH_S, max(self.fence.remaining_s(), 0.002)))
-            latest = read(self.clock)
-            if jumped(reading, latest, threshold_s=self.timing.lease_s):
-                self.beat.kick()
-            reading = latest
+            reading = latest = self._noticed_jump(reading)
             if not self._keep_registered():
                 self._code = ExitCode.NOT_REGISTERED
                 return
@@ -329,6 +326,13 @@ class Coordinator:
                 self._log_status()
             if self._for_s is not None and latest.now - began >= self._for_s and self._settled():
                 self.request_stop("time is up")
+
+    def _noticed_jump(self, before: Reading) -> Reading:
+        """Both clocks now. When they moved apart, renew first: the database decides (CK3)."""
+        latest = read(self.clock)
+        if jumped(before, latest, threshold_s=self.timing.lease_s):
+            self.beat.kick()
+        return latest
 
     def _settled(self) -> bool:
         """With `for_s` 0 (one tick of each): whether every loop ticked and no job runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,16 @@ class DurableContext(_Base):  # type: ignore[misc]  # frozen at run time, the st
     def cancel_requested(self) -> bool:
         """Whether somebody asked to cancel. No query."""
         return self.handle is not None and bool(self.handle.cancel_requested())
+
+    def run_in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run `function` on a thread of its own that carries this attempt's token; its result.
+
+        A thread that a body starts itself knows nothing of the attempt (SF7): nothing in it is
+        refused when the attempt is lost, unless it calls this context's `check`.
+        """
+        if self.handle is None:
+            return function(*args)
+        return self.handle.run_in_thread(function, *args)
 
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
         """Say how far the body is, for people to see; the sign of life for `stall_timeout_s`.
