@@ -21,7 +21,7 @@ from coordination.admin_base import ReadOnlyAdmin, cell, has
 from coordination.errors import JobNotFound, StateConflict
 from coordination.jobs import ENDED, RESUMABLE, CancelMode, JobStatus, LeasedJob
 from coordination.marks import Role
-from coordination.models import JobAttempt
+from coordination.models import EvidenceClass, JobAttempt
 
 JOB_MARKS = {
     JobStatus.SCHEDULED: (Role.IDLE, "◇"),
@@ -186,6 +186,7 @@ class LeasedJobAdmin(ReadOnlyAdmin):
             (
                 attempt.attempt,
                 attempt_badge(attempt),
+                attempt_cause(attempt),
                 marks.short(attempt.owner, 32),
                 self.moment(row, attempt.ended_at),
                 marks.json_block(attempt.error, "attempt.error"),
@@ -197,19 +198,28 @@ class LeasedJobAdmin(ReadOnlyAdmin):
         return format_html(
             '<div class="ops-table-box"><table><thead><tr>'
             '<th scope="col">{}</th><th scope="col">{}</th><th scope="col">{}</th>'
-            '<th scope="col">{}</th><th scope="col">{}</th></tr></thead><tbody>{}</tbody>'
+            '<th scope="col">{}</th><th scope="col">{}</th><th scope="col">{}</th>'
+            "</tr></thead><tbody>{}</tbody>"
             "</table></div>",
             _("attempt"),
             _("end"),
+            _("because"),
             _("worker"),
             _("ended"),
             _("error"),
             format_html_join(
                 "",
-                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
                 lines,
             ),
         )
+
+
+def attempt_cause(row: JobAttempt) -> object:
+    """Return why an attempt was taken away, in words; a dash when it ended by itself (TK1)."""
+    if row.detail.get("cause") == claims.CAUSE_STALLED:
+        return _("it made no progress")
+    return EvidenceClass(row.evidence).label if row.evidence else marks.EMPTY
 
 
 def status_badge(status: str) -> object:

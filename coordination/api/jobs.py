@@ -67,5 +67,6 @@ def attempt(item: JobAttempt) -> dict[str, Any]:
         "ended_at": instant(item.ended_at),
         "end": item.end,
         "evidence": item.evidence or None,
+        "cause": item.detail.get("cause"),
         "error": redact(item.error, "attempt.error"),
     }

@@ -49,7 +49,13 @@ from coordination.claims.endings import (
 )
 from coordination.claims.enqueueing import IdempotencyMismatch, enqueue, enqueue_once
 from coordination.claims.gate import Gate, fenced_atomic, held, note, update
-from coordination.claims.stalling import REASON_STALLED, Stalled, stalled, take_over_stalled
+from coordination.claims.stalling import (
+    CAUSE_STALLED,
+    REASON_STALLED,
+    Stalled,
+    stalled,
+    take_over_stalled,
+)
 from coordination.claims.takeover import (
     REASON_CRASHED,
     TakenOver,
@@ -59,6 +65,7 @@ from coordination.claims.takeover import (
 )
 
 __all__ = [
+    "CAUSE_STALLED",
     "REASON_CRASHED",
     "REASON_HOOK",
     "REASON_RESUMED",

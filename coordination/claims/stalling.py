@@ -29,6 +29,7 @@ from coordination.database import ArraySource, Fragments
 from coordination.jobs import HELD, Claim, LeasedJob
 
 REASON_STALLED = "stalled_too_often"
+CAUSE_STALLED = "stalled"
 _LIFE = "CASE WHEN {t}.progress_at > {t}.claimed_at THEN {t}.progress_at ELSE {t}.claimed_at END"
 
 
@@ -101,7 +102,7 @@ def _take_over(
         text = take_over_sql(fragments, model, case)
         params = [*rows, owner, grace_s, owner, owner]
         moved.append((case, left_rows(connection, text, params)))
-    return settle_moved(connection, model, moved, owner, detail={"cause": "stalled"})
+    return settle_moved(connection, model, moved, owner, detail={"cause": CAUSE_STALLED})
 
 
 def _tokens(fragments: Fragments) -> ArraySource:

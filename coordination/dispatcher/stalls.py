@@ -89,5 +89,5 @@ def _log(taken: claims.TakenOver, tokens: list[Claim]) -> None:
         taken.requeued,
         taken.quarantined,
         taken.cancelled,
-        extra={"event": "job.taken_over", "cause": "stalled", "jobs": taken.total},
+        extra={"event": "job.taken_over", "cause": claims.CAUSE_STALLED, "jobs": taken.total},
     )

@@ -47,11 +47,13 @@ def test_every_state_of_a_job_has_its_badge(operator, status):
 def test_the_page_of_a_run_shows_arguments_errors_and_earlier_attempts(operator):
     job = rows.job(TaskRun, args=[1], kwargs={"day": "2026-03-29"}, error={"message": "no"})
     rows.attempt(1, job_id=job.pk, end="retried", error={"message": "first try"})
-    rows.attempt(2, job_id=job.pk, end="taken_over", error=None)
+    rows.attempt(2, job_id=job.pk, end="taken_over", error=None, evidence="E3")
+    rows.attempt(3, job_id=job.pk, end="taken_over", error=None, detail={"cause": "stalled"})
     text = operator.get(
         reverse("admin:roundtable_tasks_taskrun_change", args=[job.pk])
     ).content.decode()
-    for part in ("2026-03-29", "first try", "retried", "taken over"):
+    causes = ("it was silent for too long", "it made no progress")
+    for part in ("2026-03-29", "first try", "retried", "taken over", *causes):
         assert part in text
 
 

@@ -80,6 +80,7 @@ def test_what_runs_is_asked_and_answers_itself(operator):
     claims.acknowledge_cancel(claim)
     (attempt,) = operator.get(f"{URL}{name}/").json()["attempts"]
     assert (attempt["n"], attempt["end"], attempt["worker"]) == (1, "cancelled", "w1")
+    assert (attempt["evidence"], attempt["cause"]) == (None, None)
 
 
 def test_what_failed_can_be_run_again_and_what_runs_cannot(operator):
