@@ -163,9 +163,12 @@ def test_after_a_trip_nothing_is_written_for_a_stalled_body():
     worker.start()
     assert samples.started.wait(10)
     [execution] = worker.dispatcher._executions()
+    told = []
     worker.fence.trip("test")
     TaskRun.objects.update(claimed_at=past(60))
     execution.stall("was told to stop")
+    execution.on_stop(lambda: told.append("at once"))
+    assert told == ["at once"]
     assert worker.dispatcher.wait_idle(10)
     assert (TaskRun.objects.get().status, history()) == ("running", [])
     worker.stop()
