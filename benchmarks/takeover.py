@@ -108,16 +108,17 @@ class Bench:
 
     def crash(self, n: int, rounds: int) -> None:
         """F2: SIGKILL of the worker that leads; `n` workers under the supervisor."""
-        parent = self.cluster.start("--processes", str(n), supervised=True)
         led, freed = [], []
         for _ in range(rounds):
+            # A new one each time: after several crashes a supervisor takes its time to restart.
+            parent = self.cluster.start("--processes", str(n), supervised=True)
             self.ready(n)
             owner, pid = self.leader()
             since = time.time()
             os.kill(pid, signal.SIGKILL)
             led.append(self.led_after(owner, since))
             freed.append(self.freed_after(owner, since))
-        self.stop([parent])
+            self.stop([parent])
         who = "a sibling" if n > 1 else "its replacement"
         report(f"supervised crash, leader, {who}", led)
         report(f"supervised crash, jobs free, {who}", freed)

@@ -134,6 +134,11 @@ def test_an_exit_is_told_to_the_sibling_and_to_the_replacement():
     shell.up(2, "w:2:a")
     death = Death(-9, ("w:1:a", "w:1:b"))
     assert shell.feed(Exited(1, -9)) == [Tell(2, "died -9 w:1:a w:1:b"), Start(3, (death,))]
+    # Once it was handed to a replacement it is old news.
+    shell.up(3, "w:3:a")
+    later = Death(-11, ("w:2:a",))
+    assert shell.feed(Exited(2, -11)) == [Tell(3, "died -11 w:2:a")]
+    assert Start(4, (later,)) in shell.wait(2, talking=[3])
 
 
 @rule("coordination SF8")
