@@ -10,6 +10,7 @@ TREE ?= .
 
 help:
 	@echo 'make demo [ARGS="--for 60 --json"]  a whole cluster in your terminal, on SQLite'
+	@echo 'make demo ARGS="--postgres --for 90"  two coordinators on PostgreSQL; the leader is killed'
 	@echo 'make test [ARGS="tests/house"]      the suite on PostgreSQL, then on SQLite'
 	@echo 'make faults [ARGS="-k f5"]          coordinators killed, stopped, cut off; ten minutes at most'
 	@echo 'make rules                          which test tries which rule of the design'
@@ -23,7 +24,7 @@ venv-test:
 	@VENV=$(VENV) sh tools/venv.sh test
 
 venv-demo:
-	@VENV=$(VENV) sh tools/venv.sh demo >&2
+	@VENV=$(VENV) sh tools/venv.sh $(if $(findstring --postgres,$(ARGS)),demo-postgres,demo) >&2
 
 demo: venv-demo
 	@exec $(PY) manage.py demo $(ARGS)

@@ -122,9 +122,10 @@ class PrivatePostgres:
 
     `durable` turns fsync on (crash tests); off, the server is only good for throw-away data.
     `folder` is where it lives; None makes one under the system's temporary folder. A folder that
-    the caller gave is kept, one that was made here is removed. `network` opens a port of the
-    loopback too, so that faults of a network can be tried; `url` then goes there. `settings` are
-    further `name=value` of the server; both they and `environment` count at the next `start()`.
+    the caller gave is kept, one that was made here is removed, unless `keep` says otherwise.
+    `network` opens a port of the loopback too, so that faults of a network can be tried; `url` then
+    goes there. `settings` are further `name=value` of the server; both they and `environment` count
+    at the next `start()`.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class PrivatePostgres:
         *,
         durable: bool = False,
         folder: Path | None = None,
+        keep: bool | None = None,
         max_connections: int = 100,
         network: bool = False,
         settings: Sequence[str] = (),
@@ -144,6 +146,7 @@ class PrivatePostgres:
         self._port = free_port() if network else None
         self._password = secrets.token_hex(12)
         self._given = folder
+        self._keep = folder is not None if keep is None else keep
         self._folder: Path | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -161,7 +164,7 @@ class PrivatePostgres:
         """A DATABASE_URL for the maintenance database of this server."""
         if self._port is not None:
             return f"postgres://postgres:{self._password}@127.0.0.1:{self._port}/postgres"
-        return f"postgres://postgres@/postgres?host={self.folder / 'pg'}"
+        return socket_url(self.folder)
 
     @property
     def port(self) -> int:
@@ -236,7 +239,7 @@ class PrivatePostgres:
         self._folder.chmod(0o711)
         self._watchdog = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", WATCHDOG, str(self._folder),
-             "keep" if self._given else "remove"],
+             "keep" if self._keep else "remove"],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True, cwd="/",
         )  # fmt: skip
@@ -316,6 +319,11 @@ class PrivatePostgres:
             self._server.kill()
             self._server.wait(timeout=STOP_LIMIT_S)
         self._server = None
+
+
+def socket_url(folder: Path) -> str:
+    """The DATABASE_URL of a server of that folder, known before it is started."""
+    return f"postgres://postgres@/postgres?host={folder / 'pg'}"
 
 
 def short_folder(prefix: str) -> Path:

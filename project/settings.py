@@ -168,6 +168,7 @@ ROUNDTABLE_JOBS: dict[str, Any] = {
     }
 }
 if env.str("ROUNDTABLE_CALL_LOG", default=""):
-    ROUNDTABLE_JOBS["SEATS"]["default"]["OPTIONS"]["log"] = env.str("ROUNDTABLE_CALL_LOG")
+    for _seats in ROUNDTABLE_JOBS["SEATS"].values():
+        _seats["OPTIONS"]["log"] = env.str("ROUNDTABLE_CALL_LOG")
 
 failpoints.arm(env.str("COORDINATION_FAILPOINTS", default=""))

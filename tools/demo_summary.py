@@ -10,6 +10,9 @@ from typing import Any
 
 KEYS = ("fires", "skips", "jobs", "turns", "leader", "epoch", "takeovers", "lost", "double")
 
+# Death is proved on one host: well under the lease of 15 s, with room for a busy machine.
+TAKEOVER_LIMIT_S = 10.0
+
 
 def problems(summary: dict[str, Any]) -> Iterator[str]:
     """Yield every way in which a summary shows a demo that did not do its real job."""
@@ -30,6 +33,27 @@ def problems(summary: dict[str, Any]) -> Iterator[str]:
     for key in ("lost", "double"):
         if summary[key]:
             yield f"{key}: {summary[key]}"
+    if "kill" in summary:
+        yield from broken(summary["kill"])
+
+
+def broken(kill: dict[str, Any]) -> Iterator[str]:
+    """Yield what a killed worker broke; the demo's own verdict is read, and not only trusted."""
+    yield from kill["problems"]
+    for number in ("epoch", "attempt"):
+        before, after = kill[f"{number}_before"], kill[f"{number}_after"]
+        if after != before + 1:
+            yield f"{number} {before} became {after}"
+    for key in ("turns_repeated", "turns_without_call", "jobs_lost"):
+        if kill[key]:
+            yield f"{key}: {kill[key]}"
+    if not kill["calls"] or kill["roundtable"] != "done":
+        yield f"the roundtable is {kill['roundtable']} after {kill['calls']} calls"
+    for what, seconds in kill["takeovers"].items():
+        if not 0 <= seconds <= TAKEOVER_LIMIT_S:
+            yield f"{what} was taken over after {seconds} s"
+    if len(kill["takeovers"]) < 2:
+        yield f"too little was taken over: {kill['takeovers']}"
 
 
 def read(text: str) -> dict[str, Any]:
@@ -45,11 +69,13 @@ def read(text: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Judge the output kept in the file named by the first argument."""
+    """Judge the output kept in the file named first; with `--kill` a kill must have happened."""
     text = Path(arguments[0]).read_text(encoding="utf-8")
     summary = read(text)
     print(json.dumps(summary))
     wrong = list(problems(summary))
+    if "--kill" in arguments and "kill" not in summary:
+        wrong.append("nobody was killed")
     for line in wrong:
         print(f"demo: {line}", file=sys.stderr)
     return 1 if wrong else 0

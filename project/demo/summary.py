@@ -13,6 +13,7 @@ from django.db.models import Count
 
 from coordination.jobs import leased_models
 from coordination.models import Lease, LeaseCause, LeaseHistory
+from project.demo.strike import Aftermath
 from roundtable_jobs.models import RoundtableTurn
 from schedules.models import ScheduleFire
 from schedules.states import FireOutcome
@@ -36,7 +37,10 @@ class Leader:
 
 @dataclass(frozen=True)
 class Summary:
-    """The sums of one run. `lost` and `double` are what `schedules audit` found."""
+    """The sums of one run. `lost` and `double` are what `schedules audit` found.
+
+    `kill` is what became of the killed worker's things; None, and no key, where none was killed.
+    """
 
     fires: int
     skips: dict[str, int]
@@ -47,10 +51,14 @@ class Summary:
     takeovers: int
     lost: int
     double: int
+    kill: Aftermath | None = None
 
     def as_json(self) -> str:
         """Return the one JSON document that `--json` prints."""
-        return json.dumps(asdict(self), sort_keys=False)
+        found = asdict(self)
+        if self.kill is None:
+            del found["kill"]
+        return json.dumps(found, sort_keys=False)
 
 
 def leader() -> Leader:

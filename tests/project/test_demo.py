@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.cluster import wait
 from tests.support.rules import rule
+from tools import demo_summary
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = ["fires", "skips", "jobs", "turns", "leader", "epoch", "takeovers", "lost", "double"]
@@ -98,6 +99,32 @@ def test_a_run_of_twenty_seconds_keeps_every_promise_and_prints_one_document():
     ):
         assert line in said, said
     assert len(re.findall(r"demo/on-prices\s+fired", said)) == 1, said
+
+
+@rule("settled 24", "coordination TK1", "roundtable C1")
+def test_on_postgres_who_leads_and_holds_the_roundtable_is_killed_and_nothing_is_lost_or_double():
+    process = start("--postgres", "--for", "30", "--json")
+    out, said = process.communicate(timeout=150)
+    assert process.returncode == 0, said
+    found = json.loads(out)
+    assert list(found) == [*KEYS, "kill"]
+    assert (found["lost"], found["double"], found["takeovers"], found["epoch"]) == (0, 0, 1, 2)
+    assert not list(demo_summary.problems(found)), found
+    kill = found["kill"]
+    assert kill["killed"] != found["leader"]
+    assert (kill["lease_cause"], kill["lease_evidence"]) == ("proved dead", "E1")
+    assert "lease scheduler" in kill["takeovers"]
+    assert any(name.startswith("roundtable") for name in kill["takeovers"])
+    assert "it leads and holds the roundtable" in said
+    server = re.search(r"data\s+PostgreSQL in (\S+)", said).group(1)
+    assert wait_until(lambda: not Path(server).exists(), 20)
+
+
+def test_postgres_and_keep_do_not_go_together():
+    process = start("--postgres", "--keep")
+    _out, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "--keep" in said
 
 
 def test_the_page_is_served_and_everything_ends_with_ctrl_c():
