@@ -7,7 +7,7 @@ columns, never lose or rename one. Instants are written by the database clock.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -34,7 +34,8 @@ class FencedModel(models.Model):
     has written since: it raises ConfigurationError. Inserts, admin add and fixtures are free.
     """
 
-    objects = models.Manager.from_queryset(FencedQuerySet)()
+    if not TYPE_CHECKING:  # the stubs would take every child's rows for rows of this class
+        objects = models.Manager.from_queryset(FencedQuerySet)()
 
     class Meta:
         abstract = True
