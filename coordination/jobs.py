@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 from coordination.ids import uuid7
-from coordination.models import FencedModel
+from coordination.models import FencedModel, FencedQuerySet
 
 
 class JobStatus(models.TextChoices):
@@ -137,6 +137,10 @@ class LeasedJob(FencedModel):
     claim). Instants are written by the database clock, except `run_after`, which a
     caller may compute. Durations are seconds.
     """
+
+    # Declared anew so that `type[LeasedJob]` has a manager that knows these columns; the type
+    # checker takes the two generated classes for different ones.
+    objects = models.Manager.from_queryset(FencedQuerySet)()  # type: ignore[misc, assignment]
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(_("kind"), max_length=255)
