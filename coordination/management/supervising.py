@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import site
 import sys
 from collections.abc import Mapping, Sequence
@@ -92,7 +91,7 @@ def become(options: Mapping[str, Any], *, log_format: str) -> NoReturn:
     """Close what is open and execute the supervisor in this process' place."""
     arguments = supervisor.Options(
         rules=rules(options),
-        supervisor_id=identity.owner_id(conf.NODE or "", os.getpid(), secrets.token_hex(6)),
+        supervisor_id=identity.make(conf.NODE).owner,
         log_format=log_format,
         child=tuple(worker_command(sys.executable, sys.orig_argv)),
     ).arguments()
