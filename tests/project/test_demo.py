@@ -154,6 +154,34 @@ def test_nothing_is_left_running_when_the_demo_is_killed():
     assert wait_until(lambda: not processes_of(folder), 30)
 
 
+def read_postgres(stream):
+    """Read until the block that tells where the server is; return its folder."""
+    for line in stream:
+        if found := re.search(r"data\s+PostgreSQL in (\S+)", line):
+            return found.group(1)
+    raise AssertionError("no block")
+
+
+def test_no_server_and_no_coordinator_is_left_when_the_demo_on_postgres_is_killed():
+    process = start("--postgres")
+    server = read_postgres(process.stdout)
+    assert len(processes_of(server)) >= 5
+    process.kill()
+    process.communicate(timeout=30)
+    assert wait_until(lambda: not processes_of(server) and not Path(server).exists(), 40)
+
+
+def test_the_demo_on_postgres_ends_in_order_with_ctrl_c_before_anybody_was_killed():
+    process = start("--postgres")
+    server = read_postgres(process.stdout)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "0 lost, 0 double" in out
+    assert not processes_of(server)
+    assert wait_until(lambda: not Path(server).exists(), 20)
+
+
 @rule("settled 43")
 def test_a_loop_that_breaks_makes_it_exit_non_zero_and_names_the_loop(tmp_path):
     (tmp_path / "spoiled.py").write_text(
