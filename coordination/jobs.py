@@ -140,7 +140,7 @@ class LeasedJob(FencedModel):
 
     # Declared anew so that `type[LeasedJob]` has a manager that knows these columns; the type
     # checker takes the two generated classes for different ones.
-    objects = models.Manager.from_queryset(FencedQuerySet)()  # type: ignore[misc, assignment]
+    objects = models.Manager.from_queryset(FencedQuerySet)()  # type: ignore[misc, assignment, unused-ignore]
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(_("kind"), max_length=255)
