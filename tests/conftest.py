@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from django.db import connection
 
-from tests.support import emptying, sessions
+from tests.support import drawn, emptying, sessions
 
 hypothesis.settings.register_profile("default", deadline=None, database=None, max_examples=60)
 hypothesis.settings.register_profile("thorough", deadline=None, database=None, max_examples=500)
@@ -34,13 +34,14 @@ def django_db_setup(django_db_setup, django_db_blocker):
 
 
 def pytest_collection_modifyitems(config, items):
-    """On the second engine run only what touches a database: the rest has just been tried."""
-    if os.environ.get("TEST_LEG") != "second":
-        return
-    kept = [item for item in items if needs_engine(item)]
-    dropped = [item for item in items if not needs_engine(item)]
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
+    """Leave out what this run does not try: drawn tests, and on the second engine the first's."""
+    waiting = drawn.left_out(items)
+    second = os.environ.get("TEST_LEG") == "second"
+    kept = [
+        item for item in items if item.nodeid not in waiting and (not second or needs_engine(item))
+    ]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
 
 

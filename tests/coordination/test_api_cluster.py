@@ -139,7 +139,7 @@ def test_health_is_503_without_a_worker_and_200_with_a_leader():
 @rule("interfaces O-4")
 def test_health_warns_while_two_versions_are_at_work_and_a_probe_still_passes(engine):
     live_worker("w1", roles=["scheduler"], code_version="1")
-    live_worker("w2", code_version="2")
+    live_worker("w2", roles=["dispatcher"], code_version="2")
     leading("w1")
     response = APIClient().get(f"{API}health/")
     # Embedded mode has one worker only, so two versions are no subject there.
