@@ -65,7 +65,9 @@ def supervise(cluster, n=1, *arguments, **env):
 
 @rule("coordination SF8", "interfaces M-4", "interfaces M-5", "coordination WR1")
 def test_the_command_becomes_a_small_supervisor_whose_worker_stops_in_order_with_it(cluster):
-    process = supervise(cluster)
+    # Measured without coverage, which would bring modules of its own into the process.
+    bare = dict.fromkeys(("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"))
+    process = supervise(cluster, **bare)
     [worker] = pids(process)
     command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
     assert b"coordination.supervisor" in command

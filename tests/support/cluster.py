@@ -79,7 +79,8 @@ class Cluster:
         self.processes = []
 
     def environment(self, **more):
-        return {
+        """What a process gets; a variable given as None is left out."""
+        found = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("COV_", "PYTEST"))},
             "DATABASE_URL": self.url,
             "DJANGO_SETTINGS_MODULE": "project.settings",
@@ -89,6 +90,7 @@ class Cluster:
             **self.env,
             **more,
         }
+        return {name: value for name, value in found.items() if value is not None}
 
     def start(self, *arguments, name=None, command=COMMAND, supervised=False, **env):
         """Start a coordinator and return at once; without a supervisor unless asked for."""

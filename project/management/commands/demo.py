@@ -210,6 +210,7 @@ class Command(BaseCommand):
                 time.sleep(LOOK_EVERY_S)
         except KeyboardInterrupt:
             show.cut_short = True
+            close_thread_connections()  # one that was cut off inside a query answers no other
             self._say(show, ["", "Stopping in order; once more to stop at once."])
         return led_by
 
