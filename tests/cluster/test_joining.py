@@ -9,7 +9,7 @@ from tests.support.rules import rule
 pytestmark = pytest.mark.cluster
 
 HEAD = """
-import json, os, coordination
+import json, os, time, coordination
 from coordination import workers
 from coordination.errors import NotJoined
 from coordination.leases import Leadership
@@ -20,9 +20,9 @@ def rows():
 """
 
 
-def web(cluster, body):
+def web(cluster, body, **env):
     """What a process of its own printed last, as JSON."""
-    done = cluster.manage("shell", "-v0", "-c", HEAD + body)
+    done = cluster.manage("shell", "-v0", "-c", HEAD + body, **env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -72,6 +72,11 @@ coordination.join()
 mine = workers.current_owner()
 read, write = os.pipe()
 from django.db import connections
+# A fork copies whatever lock another thread holds: between two beats no statement is under way.
+ends = time.monotonic() + 20
+while Worker.objects.get(pk=mine).beat_seq < 2 and time.monotonic() < ends:
+    time.sleep(0.02)
+time.sleep(0.2)
 connections.close_all()
 pid = os.fork()
 if pid == 0:
@@ -82,7 +87,7 @@ os.waitpid(pid, 0)
 theirs = os.read(read, 200).decode()
 print(json.dumps([mine, theirs, workers.current_owner(), [row[0] for row in rows()]]))
 """
-    mine, theirs, still, ids = web(cluster, body)
+    mine, theirs, still, ids = web(cluster, body, COORDINATION_LEASE_S="10")
     assert theirs != mine
     assert still == mine
     assert ids == sorted([mine, theirs])
