@@ -2,8 +2,9 @@
 
 The demo starts its web server and its coordinator through this, so that neither outlives it:
 whichever way the demo ends, SIGKILL included, the pipe closes, the command gets SIGTERM and
-the time to stop in order, then SIGKILL. Standard library only, so it starts in 20 ms:
-`python -I -S tether.py GRACE_S COMMAND...`. Its exit code is the command's own.
+the time to stop in order, then SIGKILL. What the command started and left behind gets the same.
+Standard library only, so it starts in 20 ms: `python -I -S tether.py GRACE_S COMMAND...`.
+Its exit code is the command's own.
 """
 
 from __future__ import annotations
@@ -22,8 +23,14 @@ def run(grace_s: float, command: list[str]) -> int:
     """Run `command` until it ends or the pipe closes; return its exit code, shell fashion."""
     # Signals of the terminal are for the demo, which then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Open files are passed on: the demo locks its folder through one of them.
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=False)
+    alive, held = os.pipe()
+    os.set_inheritable(held, True)
+    # Open files are passed on: the demo locks its folder through one of them, and the end of
+    # another one tells when the last process of the command's group is gone.
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, close_fds=False, start_new_session=True
+    )
+    os.close(held)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     while child.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], LOOK_EVERY_S)
@@ -37,7 +44,23 @@ def run(grace_s: float, command: list[str]) -> int:
     if child.poll() is None:
         child.kill()
     code = child.wait()
+    if not _closed(alive, 0):
+        _signal_all(child.pid, signal.SIGTERM)
+        if not _closed(alive, grace_s):
+            _signal_all(child.pid, signal.SIGKILL)
     return 128 - code if code < 0 else code
+
+
+def _closed(pipe: int, within_s: float) -> bool:
+    """Whether nobody holds the other end any more, or lets go of it in time."""
+    return bool(select.select([pipe], [], [], within_s)[0])
+
+
+def _signal_all(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        pass  # the last one went by itself
 
 
 if __name__ == "__main__":

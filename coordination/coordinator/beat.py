@@ -8,6 +8,7 @@ and the leadership.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from coordination import workers
 from coordination.clock import Clock
 from coordination.database import (
     bind_per_transaction,
+    follow_file,
     in_bounds,
     open_private,
     private_connection,
@@ -111,6 +113,11 @@ class Beat:
         self._place = _Place(owner, beat_seq, generation, sent)
         if not self._embedded:
             self._fence.renewed(at=sent, generation=generation)
+
+    def unrenewed_s(self) -> float:
+        """Seconds since the last confirmed renewal was sent; endless while it renews nobody."""
+        place = self._place
+        return math.inf if place is None else self._clock.now() - place.renewed
 
     def halt(self) -> None:
         """Renew nobody until the next `follow`."""
@@ -237,6 +244,8 @@ class Beat:
     def _connected(self, place: _Place, sent: float) -> BaseDatabaseWrapper:
         """The private connection, its statements bounded by what is left to D (HB2)."""
         every_s = self._timing.every_s
+        if self._connection is not None and follow_file(self._connection):
+            self._connection = None
         if self._connection is None:
             self._connection = private_connection(
                 connect_timeout_s=every_s,

@@ -9,8 +9,9 @@ from typing import Any
 
 from django.db import Error as DatabaseFault
 
-from coordination import wakeups
+from coordination import loops, wakeups, workers
 from coordination.clock import Clock
+from coordination.conf import conf
 from coordination.database import close_thread_connections, connection_of
 from coordination.errors import Fenced
 from coordination.loops import Loop, TickContext, next_delay
@@ -21,6 +22,7 @@ NOT_LEADING_POLL_S = 1.0
 STALL_INTERVALS = 3
 STALL_LEAST_S = 5.0
 FIRST_RETRY_S = 0.5
+PRUNE_EVERY_S = 300.0
 
 
 class Duty:
@@ -152,3 +154,18 @@ class Duty:
             connection_of().close_if_unusable_or_obsolete()
         except Exception as error:  # noqa: BLE001 - it is broken; the next tick connects anew
             logger.debug("Closing failed: %s", error, extra={"event": "loop.close_failed"})
+
+
+def loops_of(
+    roles: tuple[str, ...], every_s: float, reap: Callable[[TickContext], float | None]
+) -> tuple[Loop, ...]:
+    """The loops of a worker process of these roles: our own, then what the apps registered."""
+    reaper = Loop("coordination.reaper", every_s, reap)
+    prune = Loop("coordination.prune", PRUNE_EVERY_S, _prune, role="janitor")
+    own = (reaper, prune) if "janitor" in roles else (reaper,)
+    return (*own, *loops.for_roles(roles))
+
+
+def _prune(_context: TickContext) -> None:
+    """Delete ended worker rows that are old and that nothing refers to (WR4)."""
+    workers.prune(keep_s=conf.WORKER_ROW_KEEP_S)

@@ -27,7 +27,7 @@ from coordination.clock import Clock, Reading, SystemClock, jumped, read
 from coordination.conf import conf
 from coordination.coordinator import reaper
 from coordination.coordinator.beat import Beat, Timing
-from coordination.coordinator.duties import Duty
+from coordination.coordinator.duties import Duty, loops_of
 from coordination.coordinator.election import Election
 from coordination.coordinator.exits import ExitCode
 from coordination.coordinator.health import Health
@@ -53,7 +53,6 @@ WATCH_S = 0.25
 FIRST_LOOK_S = 0.5
 """How long the start waits to know, and say, whether this process leads."""
 STATUS_EVERY_S = 300.0
-PRUNE_EVERY_S = 300.0
 
 
 class Coordinator:
@@ -190,9 +189,8 @@ class Coordinator:
         )
         looking = Loop("coordination.election", self.timing.every_s, lambda _: self.election.look())
         self.candidacy = self._duty(looking)
-        self.duties = tuple(
-            self._duty(loop) for loop in (*self._own_loops(), *loops.for_roles(self.roles))
-        )
+        found = loops_of(self.roles, self.timing.every_s, self.reaper.tick)
+        self.duties = tuple(self._duty(loop) for loop in found)
         self.dispatcher: Dispatcher | None = None
         if "dispatcher" in self.roles:
             self.dispatcher = Dispatcher(self.fence, self.clock, poll_s=self.listener.poll_s)
@@ -217,11 +215,6 @@ class Coordinator:
             clock=self.clock,
             name_connection=self.name_connection,
         )
-
-    def _own_loops(self) -> tuple[Loop, ...]:
-        reap = Loop("coordination.reaper", self.timing.every_s, self.reaper.tick)
-        prune = Loop("coordination.prune", PRUNE_EVERY_S, _prune, role="janitor")
-        return (reap, prune) if "janitor" in self.roles else (reap,)
 
     def _tick_context(self) -> TickContext:
         return TickContext(
@@ -257,9 +250,7 @@ class Coordinator:
         }
 
     def _job_counters(self) -> dict[str, int]:
-        if self.dispatcher is None:
-            return {}
-        return {"running": len(self.dispatcher.running()), **self.dispatcher.counters}
+        return self.dispatcher.shown() if self.dispatcher else {}
 
     def _ring_duties(self) -> None:
         for duty in self.duties:
@@ -307,6 +298,8 @@ class Coordinator:
         while not self._stop_asked:
             self._sleep(min(WATCH_S, max(self.fence.remaining_s(), 0.002)))
             reading = latest = self._noticed_jump(reading)
+            if self._must_end():
+                return
             if not self._keep_registered():
                 self._code = ExitCode.NOT_REGISTERED
                 return
@@ -318,8 +311,6 @@ class Coordinator:
             self.health.look()
             if self.leadership.term is not None and not self._healthy():
                 self._give_up_leadership()
-            if self._parent.gone and self.idle():
-                self.request_stop("the supervisor is gone")
             self._steer_dispatcher()
             if latest.now - status_at >= STATUS_EVERY_S:
                 status_at = latest.now
@@ -343,6 +334,31 @@ class Coordinator:
             for duty in self.duties
         )
         return ticked and self.idle()
+
+    def _must_end(self) -> bool:
+        """Whether what this process lives by is gone: its lock, or its supervisor."""
+        if self.lock is not None and not self.lock.held:
+            self._code = ExitCode.LOCK_HELD
+            logger.error(
+                "The lock file %s was moved or deleted: another coordinator may work on this "
+                "database now. This process ends.",
+                self.lock.path,
+                extra={"event": "worker.lock_lost"},
+            )
+            return True
+        if self._orphan_is_done():
+            self.request_stop("the supervisor is gone")
+            return True
+        return False
+
+    def _orphan_is_done(self) -> bool:
+        """Whether nobody watches, and nothing is left that this process could still finish.
+
+        An orphan joins nobody anew, and waits for a database that is away no longer than a
+        lease: whoever started the cluster again must not find it at work a day later.
+        """
+        out_of_touch = self.beat.unrenewed_s() > self.timing.lease_s
+        return self._parent.gone and (self.idle() or out_of_touch)
 
     def _steer_dispatcher(self) -> None:
         """Let it claim under the present identity, or not, as the health of the process asks."""
@@ -371,12 +387,15 @@ class Coordinator:
         pause_s = min(0.5, self.timing.every_s)
         joined = self.membership.rejoin(
             pause=lambda: self._sleep(pause_s),
-            stopping=lambda: bool(self._stop_asked) or self.membership.ignored(),
+            stopping=self._joins_no_more,
         )
         if joined:
             self.election.bell.ring()
             self._ring_duties()
         return joined
+
+    def _joins_no_more(self) -> bool:
+        return bool(self._stop_asked) or self._parent.gone or self.membership.ignored()
 
     def _on_trip(self, why: str) -> None:
         """Runs on the thread that tripped: nothing here waits for the database."""
@@ -427,8 +446,3 @@ class Coordinator:
             for name, what in broken.items():
                 logger.error("%s ended broken: %s", name, what, extra={"event": "loop.broken"})
             self._code = ExitCode.CRASHED
-
-
-def _prune(_context: TickContext) -> None:
-    """Delete ended worker rows that are old and that nothing refers to (WR4)."""
-    workers.prune(keep_s=conf.WORKER_ROW_KEEP_S)

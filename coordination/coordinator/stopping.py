@@ -185,6 +185,7 @@ class OrderedStop:
         """Run one step; an outage is logged and the stop goes on."""
         assert callable(step)
         try:
+            self._process.name_connection()
             step()
         except DatabaseFault as error:
             logger.warning(

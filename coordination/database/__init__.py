@@ -31,6 +31,7 @@ from coordination.database.connections import (
     transaction,
 )
 from coordination.database.filelock import FileLock
+from coordination.database.files import follow_file
 from coordination.database.fragments import (
     ArraySource,
     DbNow,
@@ -60,6 +61,7 @@ __all__ = [
     "connection_of",
     "dbnow",
     "fetch",
+    "follow_file",
     "in_bounds",
     "is_conflict",
     "is_embedded",

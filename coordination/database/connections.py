@@ -14,6 +14,7 @@ from django.db import transaction as django_transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from coordination.conf import conf
+from coordination.database.files import follow_file
 from coordination.database.fragments import as_utc, sql_for
 
 OWN_BUSY_TIMEOUT_S = 20
@@ -153,9 +154,10 @@ def _immediate(connection: BaseDatabaseWrapper) -> Iterator[None]:
 def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "") -> None:
     """Mark a worker thread's connection as ours: it stays open, and carries our name.
 
-    On SQLite its transactions begin IMMEDIATE and wait 20 s for the file; on PostgreSQL
-    sessions show `application_name` (settled 17). Only this thread's wrapper changes:
-    the settings of the host's other connections are shared, so they are copied first.
+    On SQLite its transactions begin IMMEDIATE and wait 20 s for the file, and it follows a
+    file that was replaced (`follow_file`); on PostgreSQL sessions show `application_name`
+    (settled 17). Only this thread's wrapper changes: the settings of the host's other
+    connections are shared, so they are copied first.
     """
     changed = _own_settings(connection.settings_dict)
     if connection.vendor == "sqlite":
@@ -170,6 +172,7 @@ def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "
         if application_name:
             changed["OPTIONS"]["application_name"] = application_name[:63]
     if connection.settings_dict == changed:
+        follow_file(connection)
         return
     connection.settings_dict = changed
     if not connection.in_atomic_block:
@@ -251,6 +254,7 @@ def open_private(connection: BaseDatabaseWrapper) -> None:
     is away, or RuntimeError when a value reads back differently.
     """
     connection.ensure_connection()
+    follow_file(connection)
     bounds: _Bounds = connection.private_bounds  # type: ignore[attr-defined]  # set above
     if not is_postgres(connection) or bounds.local:
         return

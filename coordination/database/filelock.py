@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from coordination.database.connections import connection_of
+from coordination.database.files import identity_of, sqlite_path
 from coordination.errors import ConfigurationError
 
 SUFFIX = ".coordinator"
@@ -30,15 +31,18 @@ class FileLock:
 
         Raises ConfigurationError for one in memory, which no second process can share.
         """
-        name = str(connection_of(using).settings_dict["NAME"])
-        if not name or ":memory:" in name or "mode=memory" in name:
+        path = sqlite_path(connection_of(using))
+        if path is None:
             raise ConfigurationError("A coordinator needs a SQLite database in a file.")
-        return cls(Path(name.removeprefix("file:").partition("?")[0] + SUFFIX))
+        return cls(Path(f"{path}{SUFFIX}"))
 
     @property
     def held(self) -> bool:
-        """Whether this process holds it."""
-        return self._fd is not None
+        """Whether this process holds it, and the file is still where others look for it."""
+        if self._fd is None:
+            return False
+        ours = os.fstat(self._fd)
+        return identity_of(self.path) == (ours.st_dev, ours.st_ino)
 
     def acquire(self) -> bool:
         """Take it now; False when another process has it. Raises OSError for a closed folder."""

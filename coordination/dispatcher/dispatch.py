@@ -110,6 +110,10 @@ class Dispatcher:
         with self._changed:
             return list(self._held)
 
+    def shown(self) -> dict[str, int]:
+        """What runs, and what this process has counted since its start."""
+        return {"running": len(self.running()), **self.counters}
+
     def pause(self) -> None:
         """Claim nothing more until `start`; what runs goes on (HB6)."""
         self._accepting = False
@@ -319,7 +323,9 @@ class Dispatcher:
             claim_connection(execution.claim.owner)
             execution.check()
             self._fence.bind()
-            outcome = settle(execution, _outcome(execution), self._stopping)
+            ended = _outcome(execution)
+            claim_connection(execution.claim.owner)  # a body may take long, or close it
+            outcome = settle(execution, ended, self._stopping)
             self.counters[type(outcome).__name__.lower()] += 1
             self._tell(execution, outcome)
         except Fenced as lost:

@@ -122,6 +122,8 @@ def claim_connection(application_name: str) -> None:
     if getattr(connection, "coordination_name", None) != application_name:
         database.own_connection(connection, application_name=application_name)
         connection.coordination_name = application_name  # type: ignore[attr-defined]  # our note
+    else:
+        database.follow_file(connection)
 
 
 class AsyncRunner:

@@ -1,5 +1,6 @@
 """Real supervisors: what they start, watch, kill and replace, and what an outage does to them."""
 
+import contextlib
 import os
 import signal
 import time
@@ -147,16 +148,9 @@ def test_a_stopped_worker_is_killed_before_its_lease_is_over_and_replaced(cluste
 def test_an_outage_of_four_leases_kills_nobody_and_starts_nobody(cluster, postgres_only):
     process = supervise(cluster, 2, COORDINATION_LEASE_S="2")
     before = set(live(cluster))
-    name = urlsplit(cluster.url).path.strip("/")
-    base = os.environ["DATABASE_URL"]
-    closed = f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS '
-    ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
-    administer(base, closed + "false", ended)
-    try:
+    with away(cluster, "postgres"):
         process.wait_event("fence.tripped", n=2, seconds=15)
         time.sleep(6)  # the fault itself: the database is away for longer than three leases
-    finally:
-        administer(base, closed + "true")
     wait(lambda: set(live(cluster)) == before, seconds=20, what=f"they rejoin\n{process.text()}")
     assert set(pids(process)) == before
     assert process.events("supervisor.kill") == []
@@ -184,6 +178,48 @@ def test_without_its_supervisor_a_worker_claims_nothing_ends_its_work_and_then_i
     assert second.ledger() == []
     assert process.events("worker.left")[0]["clean"] is True
     assert cluster.workers()[0]["state"] == "left"
+
+
+@rule("coordination SF8")
+def test_an_orphan_whose_database_is_gone_waits_for_it_a_lease_and_then_ends(
+    cluster, tmp_path, engine
+):
+    """A demo's worker once outlived its supervisor and its deleted database by half an hour."""
+    process = supervise(cluster, 1, "--grace", "1", COORDINATION_LEASE_S="3")
+    [worker] = pids(process)
+    work = Work(cluster, tmp_path / "work")
+    work.begun(1)
+    with away(cluster, engine):
+        process.send(signal.SIGKILL)
+        process.wait()
+        process.wait_event("supervisor.gone")
+        work.go()  # its end cannot be written
+        wait(lambda: gone(worker), seconds=20, what=f"it ends\n{process.text()}")
+    assert process.events("worker.left")[0]["clean"] is False
+
+
+@contextlib.contextmanager
+def away(cluster, engine):
+    """For a while there is no database: the file is moved away, or the server lets nobody in."""
+    if engine == "sqlite":
+        path = Path(cluster.url.removeprefix("sqlite:///"))
+        hidden = path.with_name("hidden")
+        hidden.mkdir()
+        for end in ("", "-wal", "-shm"):
+            if (part := path.with_name(path.name + end)).exists():
+                part.rename(hidden / part.name)
+        path.mkdir()  # so that nobody makes a new one
+        yield
+        return
+    name = urlsplit(cluster.url).path.strip("/")
+    base = os.environ["DATABASE_URL"]
+    closed = f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS '
+    ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+    administer(base, closed + "false", ended)
+    try:
+        yield
+    finally:
+        administer(base, closed + "true")
 
 
 @rule("interfaces M-4", "interfaces M-5")

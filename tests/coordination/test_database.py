@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from django.db import transaction as django_transaction
 from django.db.models import F
+from django.db.utils import ConnectionHandler
 
 from coordination import database
 from coordination.database import (
@@ -16,6 +17,7 @@ from coordination.database import (
     connection_of,
     dbnow,
     fetch,
+    follow_file,
     json_out,
     sql_for,
 )
@@ -146,6 +148,54 @@ def test_a_short_transaction_rolls_back_as_a_whole_and_nests_as_a_savepoint():
     assert Lease.objects.get().epoch == 1
 
 
+@pytest.mark.django_db
+class TestFollowFile:
+    @pytest.fixture
+    def connection(self, tmp_path):
+        connection = ConnectionHandler(
+            {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "db"}}
+        )["default"]
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE first (id integer)")
+        yield connection
+        connection.close()
+
+    def test_a_file_that_stays_keeps_its_connection(self, connection):
+        for _ in range(2):
+            assert not follow_file(connection)
+        assert connection.connection is not None
+
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_file_that_was_moved_or_replaced_costs_the_connection(
+        self, connection, tmp_path, replaced
+    ):
+        assert not follow_file(connection)
+        (tmp_path / "db").rename(tmp_path / "old")
+        if replaced:
+            (tmp_path / "db").touch()
+        assert follow_file(connection)
+        assert connection.connection is None
+        assert connection.introspection.table_names() == []
+        assert not follow_file(connection)
+
+    def test_inside_a_transaction_it_stays(self, connection, tmp_path):
+        assert not follow_file(connection)
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+        connection.in_atomic_block = True
+        (tmp_path / "db").rename(tmp_path / "old")
+        assert not follow_file(connection)
+
+    def test_a_database_in_memory_is_always_the_same(self):
+        connection = ConnectionHandler(
+            {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+        )["default"]
+        connection.ensure_connection()
+        for _ in range(2):
+            assert not follow_file(connection)
+        connection.close()
+
+
 @rule("coordination SQ1")
 class TestFileLock:
     def test_only_one_holder_at_a_time_and_the_file_stays(self, tmp_path):
@@ -159,6 +209,18 @@ class TestFileLock:
         assert second.acquire()
         second.release()
         assert (tmp_path / "db.coordinator").exists()
+
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_it_is_not_held_once_its_file_is_no_longer_where_others_look(self, tmp_path, replaced):
+        path = tmp_path / "db.coordinator"
+        first, second = FileLock(path), FileLock(path)
+        assert first.acquire()
+        path.rename(tmp_path / "elsewhere")
+        if replaced:
+            assert second.acquire()
+        assert (first.held, second.held) == (False, replaced)
+        for lock in (first, second):
+            lock.release()
 
     def test_it_names_its_holder(self, tmp_path):
         import os

@@ -60,6 +60,36 @@ def test_an_orphan_may_neither_lead_nor_claim(process):
     assert not process._may_claim()
 
 
+@rule("coordination SF8")
+@pytest.mark.parametrize(
+    ("orphaned", "busy", "renewed_ago_s", "done"),
+    [
+        (False, False, 0, False),
+        (False, True, 3600, False),  # an outage is waited for without end
+        (True, False, 0, True),
+        (True, True, 0, False),
+        (True, True, 14.9, False),
+        (True, True, 15.1, True),
+        (True, True, None, True),  # tripped: it renews nobody
+    ],
+)
+def test_an_orphan_ends_with_its_work_or_a_lease_into_an_outage(
+    process, monkeypatch, orphaned, busy, renewed_ago_s, done
+):
+    process._parent.gone = orphaned
+    monkeypatch.setattr(process, "idle", lambda: not busy)
+    if renewed_ago_s is not None:
+        process.beat.follow("me", 1, sent=process.clock.now() - renewed_ago_s)
+    assert process._orphan_is_done() is done
+
+
+@rule("coordination SF8")
+def test_an_orphan_takes_no_new_identity(process):
+    assert not process._joins_no_more()
+    process._parent.gone = True
+    assert process._joins_no_more()
+
+
 @rule("coordination HB6")
 def test_a_process_that_hangs_may_neither_lead_nor_claim(process, monkeypatch):
     monkeypatch.setattr(process.health, "stalled", lambda: ["x"])

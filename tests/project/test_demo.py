@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import wait
 from tests.support.rules import rule
 from tools import demo_summary
 
@@ -221,5 +220,4 @@ def test_a_dead_child_makes_it_exit_non_zero_and_say_which(name):
     assert process.returncode == 1
     assert ("coordinator" if "coord" in name else "web server") in said
     assert "exit code 137" in said
-    # A worker without its supervisor finishes what it does, and ends.
-    wait(lambda: not processes_of(folder), seconds=20, what="nothing of it is left")
+    assert not processes_of(folder), "nothing of it is left"

@@ -71,6 +71,23 @@ def test_the_command_ends_when_its_owner_is_killed():
     owner.stdout.close()
 
 
+@pytest.mark.parametrize("code", [SLEEPER, STUBBORN])
+def test_what_a_dead_command_left_behind_ends_too(code):
+    leaver = (
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([sys.executable, '-c', {code!r}], close_fds=False)\n"
+        "print(p.pid, flush=True)\n"
+        "raise SystemExit(3)\n"
+    )
+    process = tethered(leaver)
+    said = {process.stdout.readline().strip(), process.stdout.readline().strip()}
+    [left] = [int(word) for word in said - {b"up"}]
+    assert process.wait(10) == 3
+    assert is_gone(left)
+    process.stdin.close()
+    process.stdout.close()
+
+
 def test_the_exit_code_is_the_commands_own():
     process = tethered("raise SystemExit(7)")
     assert process.wait(10) == 7

@@ -132,10 +132,12 @@ class Command(BaseCommand):
         except CoordinationError as error:
             return self._fail(ExitCode.CRASHED, str(error), "See docs/operations.md, Exit codes.")
         if code is ExitCode.LOCK_HELD:
+            pid = process.lock and process.lock.holder_pid()
             return self._fail(
                 code,
-                f"another coordinator (pid {process.lock and process.lock.holder_pid()}) works on "
-                "this SQLite database",
+                f"another coordinator (pid {pid}) works on this SQLite database"
+                if pid
+                else "the lock file beside this SQLite database was moved or deleted",
                 "SQLite takes one coordinator at a time; stop that one, or use PostgreSQL.",
             )
         return code

@@ -143,8 +143,7 @@ class Command(BaseCommand):
         people = seed.seed()
         url = f"http://127.0.0.1:{port}/"
         self._start(show, port, url)
-        self._say(show, _block(url, people, show))
-        led_by = self._follow(show)
+        led_by = self._follow(show, _block(url, people, show))
         self._stop(show, orderly=True)
         found = summary.summarise(led_by, began, dbnow())
         if show.server is None or (show.cut_short and show.blow is None):
@@ -191,8 +190,8 @@ class Command(BaseCommand):
                 raise DemoFailed(why or f"The {name} did not join.\n{worker.tail()}")
             time.sleep(LOOK_EVERY_S / 4)
 
-    def _follow(self, show: Show) -> summary.Leader:
-        """Show every line as it happens until the time is over or somebody interrupts.
+    def _follow(self, show: Show, block: list[str]) -> summary.Leader:
+        """Show the block, then every line as it happens, until the time is over or Ctrl-C.
 
         Returns who led. Raises DemoFailed when a process dies or the cluster stays unhealthy.
         """
@@ -200,6 +199,7 @@ class Command(BaseCommand):
         ends = began + show.for_s if show.for_s else float("inf")
         led_by = summary.Leader(None, None)
         try:
+            self._say(show, block)
             while time.monotonic() < ends:
                 self._look(show)
                 may = show.server is not None and show.blow is None
