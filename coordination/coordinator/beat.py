@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,7 +70,7 @@ class Beat:
 
     `on_loss(why, generation)` is told once per identity when its row says that somebody else
     has ended it. `info()` is written with each renewal: what the process shows of itself.
-    `told(renewed)` hears of each beat of `run`.
+    `told(renewed)` hears of each beat of `run`; `at_work` is entered for the time of each.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Beat:
         info: Callable[[], dict[str, Any]],
         pooler: PoolerWatch,
         told: Callable[[bool], None] = lambda _renewed: None,
+        at_work: AbstractContextManager[Any] | None = None,
     ) -> None:
         """Prepare only; it renews nobody before `follow`."""
         self._fence = fence
@@ -95,6 +97,7 @@ class Beat:
         self._info = info
         self._pooler = pooler
         self._told = told
+        self._at_work = at_work or nullcontext()
         self._place: _Place | None = None
         self._kick = threading.Event()
         self._connection: BaseDatabaseWrapper | None = None
@@ -132,7 +135,8 @@ class Beat:
         try:
             while not stopping.is_set():
                 started, before = self._clock.now(), self.renewals
-                confirmed = self.beat()
+                with self._at_work:
+                    confirmed = self.beat()
                 self._told(self.renewals > before)
                 every_s = self._timing.every_s
                 pause_s = every_s if confirmed else every_s / RETRY_PART

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 JOIN_LIMIT_S = 10.0
 WATCH_S = 0.25
 LEAVE_LIMIT_S = 2.0
+FORK_WAIT_S = 3.0
+"""How long a fork waits for the statement that a guest's thread has under way."""
 
 
 class Guest:
@@ -54,6 +56,9 @@ class Guest:
         self._joined = threading.Event()
         self._ended = threading.Event()
         self._why = ""
+        # Held while a thread of this guest talks to the database: a fork copies whatever lock
+        # it then holds inside the driver, and nobody in the child would ever release it.
+        self._at_work = threading.Lock()
         self._beat = Beat(
             fence=self._fence,
             # Holds nothing itself: who elects a leader renews that term.
@@ -64,6 +69,7 @@ class Guest:
             on_loss=self._on_loss,
             info=_nothing,
             pooler=PoolerWatch(),
+            at_work=self._at_work,
         )
         self._membership = Membership(
             self._identities,
@@ -95,6 +101,25 @@ class Guest:
         self._beat.kick()
         self._ended.wait(LEAVE_LIMIT_S)
 
+    def hush(self) -> bool:
+        """Before a fork: wait until no statement is under way, and let none begin.
+
+        False when one hangs: then the fork is not held up for longer.
+        """
+        hushed = self._at_work.acquire(timeout=FORK_WAIT_S)
+        if not hushed:
+            logger.warning(
+                "A process is forked while its renewal has hung for %g s; if the child cannot "
+                "join, fork before the first use of a lease.",
+                FORK_WAIT_S,
+                extra={"event": "worker.forked_at_work"},
+            )
+        return hushed
+
+    def go_on(self) -> None:
+        """After a fork, in the parent, for each `hush` that was true."""
+        self._at_work.release()
+
     def _name_connection(self) -> None:
         own_connection(connection_of(), application_name=self._identities.current.owner)
 
@@ -106,8 +131,9 @@ class Guest:
 
     def _run(self) -> None:
         try:
-            self._name_connection()
-            self._membership.register()
+            with self._at_work:
+                self._name_connection()
+                self._membership.register()
         except Exception as error:  # noqa: BLE001 - raised again by the caller that waits for it
             self._why = f"{type(error).__name__}: {error}"
             self._joined.set()
@@ -120,12 +146,18 @@ class Guest:
             if self._fence.stale() and not self._fence.pending():
                 self._fence.trip("the lease ran out without a confirmed renewal")
             if self._fence.pending() or self._membership.lost:
-                self._membership.rejoin(pause=self._pause, stopping=self._stopping.is_set)
-            self._membership.give_up_old()
+                with self._at_work:
+                    self._membership.rejoin(pause=self._pause, stopping=self._stopping.is_set)
+            with self._at_work:
+                self._membership.give_up_old()
         self._leave()
 
     def _pause(self) -> None:
-        self._stopping.wait(WATCH_S)
+        self._at_work.release()
+        try:
+            self._stopping.wait(WATCH_S)
+        finally:
+            self._at_work.acquire()
 
     def _leave(self) -> None:
         try:
@@ -147,6 +179,7 @@ class _Door:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._guest: Guest | None = None
+        self._forking = threading.local()  # several threads may fork at a time
 
     def open(self) -> str:
         """The identity of this process, joined if it was not."""
@@ -165,6 +198,16 @@ class _Door:
             guest.leave()
             workers.enter(None)
 
+    def hush(self) -> None:
+        """Before a fork, in the thread that forks."""
+        guest = self._guest
+        self._forking.hushed = guest if guest is not None and guest.hush() else None
+
+    def go_on(self) -> None:
+        """After a fork, in the parent."""
+        if (hushed := self._forking.hushed) is not None:
+            hushed.go_on()
+
     def forget(self) -> None:
         """In a forked child: the guest is the parent's, and so may be a lock that is taken."""
         self._lock = threading.Lock()
@@ -172,7 +215,7 @@ class _Door:
 
 
 _door = _Door()
-os.register_at_fork(after_in_child=_door.forget)
+os.register_at_fork(before=_door.hush, after_in_parent=_door.go_on, after_in_child=_door.forget)
 atexit.register(_door.close)
 
 

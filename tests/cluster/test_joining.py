@@ -66,31 +66,81 @@ print(json.dumps([before, rows(), term.owner, nightly.held(), beats]))
 
 
 @rule("settled 18", "coordination ID2")
-def test_a_forked_child_joins_anew_under_an_identity_of_its_own(cluster):
+def test_forked_children_join_anew_under_identities_of_their_own_whenever_they_are_forked(cluster):
+    """A fork copies whatever lock another thread holds: none may be inside a renewal then."""
     body = """
+from django.db import connections
+from coordination.coordinator import joining
 coordination.join()
 mine = workers.current_owner()
-read, write = os.pipe()
-from django.db import connections
-# A fork copies whatever lock another thread holds: between two beats no statement is under way.
-ends = time.monotonic() + 20
-while Worker.objects.get(pk=mine).beat_seq < 2 and time.monotonic() < ends:
-    time.sleep(0.02)
-time.sleep(0.2)
+beat = joining._door._guest._beat
+ends, theirs, forks, at_work = time.monotonic() + 20, set(), 0, False
+renew = beat._renew
+def slow(*args):
+    global at_work
+    at_work = True
+    try:
+        time.sleep(0.02)
+        return renew(*args)
+    finally:
+        at_work = False
+beat._renew = slow
 connections.close_all()
+caught = 0
+while forks < 6 and time.monotonic() < ends:
+    beat.kick()
+    while not at_work and time.monotonic() < ends:
+        time.sleep(0.001)
+    caught += at_work
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write, f"{at_work} {workers.current_owner()}".encode())
+            workers.leave(workers.current_owner())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    inside, owner = os.read(read, 200).decode().split()
+    theirs.add((inside, owner))
+    forks += 1
+print(json.dumps([mine, sorted(theirs), workers.current_owner(), caught, len(rows())]))
+"""
+    mine, theirs, still, caught, rows = web(cluster, body, COORDINATION_LEASE_S="10")
+    assert still == mine
+    assert caught == 6
+    assert len(theirs) == 6
+    assert mine not in {owner for _, owner in theirs}
+    assert {inside for inside, _ in theirs} == {"False"}
+    assert rows == 7
+
+
+@rule("settled 18")
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_fork_is_held_up_by_a_hanging_renewal_for_a_moment_only(cluster, hangs):
+    body = f"""
+import threading
+from coordination.coordinator import joining
+joining.FORK_WAIT_S = {0.2 if hangs else 30.0}
+coordination.join()
+workers.current_owner()
+guest = joining._door._guest
+if {hangs}:
+    guest._at_work.acquire()
+began = time.monotonic()
 pid = os.fork()
 if pid == 0:
-    os.write(write, workers.current_owner().encode())
-    workers.leave(workers.current_owner())
     os._exit(0)
+took_s = time.monotonic() - began
 os.waitpid(pid, 0)
-theirs = os.read(read, 200).decode()
-print(json.dumps([mine, theirs, workers.current_owner(), [row[0] for row in rows()]]))
+free = guest._at_work.acquire(timeout=5)
+print(json.dumps([took_s >= {0.2 if hangs else 0.0}, free]))
+guest._at_work.release()
 """
-    mine, theirs, still, ids = web(cluster, body, COORDINATION_LEASE_S="10")
-    assert theirs != mine
-    assert still == mine
-    assert ids == sorted([mine, theirs])
+    if hangs:
+        # Whoever hangs still has its lock: the fork took nothing that it did not get.
+        body = body.replace("acquire(timeout=5)", "locked()")
+    assert web(cluster, body) == [True, True]
 
 
 @rule("coordination SQ1", "settled 18")
