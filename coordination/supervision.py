@@ -3,7 +3,8 @@
 Invariants
 I1  A child is killed only when nothing at all came out of its pipe for the silence of the rules
     (it is stopped or hung), when it tripped and has not emptied its executors in time, when it
-    does not start or does not stop. A child that says `not renewed` lives: an outage of the
+    does not start or does not stop. One that said `ending` has nothing left to say: it gets time
+    to wind up. A child that says `not renewed` lives: an outage of the
     database is no reason (SF8).
 I2  Time in which the supervisor itself did not run counts against nobody.
 I3  Each death is told to every child that runs and to the next one that is started.
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field, replace
 
 STOP_EXTRA_S = 5.0
 """What a child gets beyond its grace before it is killed while stopping."""
+WIND_UP_S = 15.0
+"""What a child gets to be gone after it said that it ends."""
 HURRY_S = 0.5
 """What a child gets to end at once after a second signal."""
 STEADY_S = 30.0
@@ -66,13 +69,14 @@ class Death:
 
 @dataclass(frozen=True)
 class Child:
-    """One worker process. `heard`, `up`, `tripped`: instants; None: not (yet)."""
+    """One worker process. `heard`, `up`, `tripped`, `ending`: instants; None: not (yet)."""
 
     number: int
     started: float
     heard: float | None = None
     up: float | None = None
     tripped: float | None = None
+    ending: float | None = None
     owners: tuple[str, ...] = ()
     killed: str = ""
 
@@ -235,6 +239,7 @@ def _excused(state: State, now: float) -> State:
             started=child.started + late,
             heard=later(child.heard),
             tripped=later(child.tripped),
+            ending=later(child.ending),
         )
         for child in state.children
     )
@@ -261,6 +266,8 @@ def _heard(state: State, number: int, line: str, now: float) -> State:
         child = replace(child, tripped=now if child.tripped is None else child.tripped)
     elif word == "emptied":
         child = replace(child, tripped=None)
+    elif word == "ending":
+        child = replace(child, ending=now if child.ending is None else child.ending)
     return _changed(state, child)
 
 
@@ -361,6 +368,9 @@ def _deadlines(state: State, child: Child, rules: Rules) -> list[tuple[float, st
         found.append((state.stopping + limit_s, f"not stopped in {limit_s:g} s"))
     if child.heard is None:
         found.append((child.started + rules.start_s, f"not started in {rules.start_s:g} s"))
+        return found
+    if child.ending is not None:
+        found.append((child.ending + WIND_UP_S, f"not gone {WIND_UP_S:g} s after its end"))
         return found
     found.append((child.heard + rules.silence_s, f"silent for {rules.silence_s:g} s"))
     if child.tripped is not None:

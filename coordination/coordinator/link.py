@@ -19,7 +19,8 @@ from coordination.supervision import Death
 
 logger = logging.getLogger(__name__)
 
-RENEWED, NOT_RENEWED, TRIPPED, EMPTIED = "renewed", "not renewed", "tripped", "emptied"
+RENEWED, NOT_RENEWED = "renewed", "not renewed"
+TRIPPED, EMPTIED, ENDING = "tripped", "emptied", "ending"
 READ_BYTES = 4096
 
 

@@ -140,6 +140,7 @@ class Coordinator:
             if self.lock is not None:
                 self.lock.release()
             close_thread_connections()
+            self._parent.ending()
         return self._code
 
     def broken_loops(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from django.db import Error as DatabaseFault
 
 from coordination.coordinator import reaper
 from coordination.coordinator.link import (
-    EMPTIED,
+    ENDING,
     NOT_RENEWED,
     RENEWED,
     TRIPPED,
@@ -23,8 +23,6 @@ from coordination.models import EvidenceClass
 from coordination.supervision import Death
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["EMPTIED", "Alone", "Parent", "Supervised"]
 
 RETRY_S = 0.2
 LOCKED_TRIES = 50
@@ -47,6 +45,9 @@ class Parent(Protocol):
 
     def tripped(self) -> None:
         """The process fenced itself."""
+
+    def ending(self) -> None:
+        """Its work is over and nothing is held: the interpreter only has to wind up."""
 
 
 class Watched(Protocol):
@@ -81,6 +82,9 @@ class Alone:
         """Nothing."""
 
     def tripped(self) -> None:
+        """Nothing."""
+
+    def ending(self) -> None:
         """Nothing."""
 
 
@@ -121,6 +125,10 @@ class Supervised:
         """Say it; `emptied` follows by itself."""
         self._tripped.set()
         self._link.say(TRIPPED)
+
+    def ending(self) -> None:
+        """Say it: from now on silence is no sign of anything."""
+        self._link.say(ENDING)
 
     # --- what the link hears -----------------------------------------------------------------
 

@@ -222,6 +222,24 @@ def away(cluster, engine):
         administer(base, closed + "true")
 
 
+@rule("coordination SF8", "interfaces M-4")
+def test_a_worker_that_winds_up_for_longer_than_its_silence_is_not_killed(cluster, tmp_path):
+    """What a host does at the end of its processes counts as work, not as silence."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "class Last:\n"
+        "    def __del__(self, sleep=time.sleep):\n"
+        "        sleep(4)\n"
+        "if '--worker' in sys.orig_argv:\n"
+        "    last = Last()\n"  # when it goes no other thread runs any more
+    )
+    process = supervise(cluster, 1, COORDINATION_LEASE_S="3", PYTHONPATH=str(tmp_path))
+    process.send(signal.SIGTERM)
+    assert process.wait(20) == 0, process.text()
+    assert process.events("supervisor.kill") == []
+    assert process.events("worker.left")[0]["clean"] is True
+
+
 @rule("interfaces M-4", "interfaces M-5")
 def test_a_second_signal_ends_supervisor_and_worker_at_once_with_130(cluster, tmp_path):
     process = supervise(cluster, 1, "--grace", "30")
