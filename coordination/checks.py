@@ -23,6 +23,8 @@ LABELS = (
     "roundtable_jobs",
 )
 SHORT_LEASE_S = 10.0
+OWN_SESSIONS = 8
+"""Sessions of a worker process beside those of its jobs: beat, listener, loops, dispatcher."""
 
 
 @checks.register("coordination")
@@ -171,4 +173,25 @@ def check_database(databases: Sequence[str] | None = None, **_kwargs: Any) -> li
                     id="coordination.E007",
                 )
             )
+        found += _sessions(cursor)
     return found
+
+
+def _sessions(cursor: Any) -> Iterator[CheckMessage]:
+    """Whether the server has room for one more worker process, once all its threads work."""
+    cursor.execute(
+        "SELECT (SELECT sum(CASE name WHEN 'max_connections' THEN 1 ELSE -1 END * setting::int)"
+        " FROM pg_settings WHERE name IN"
+        " ('max_connections', 'superuser_reserved_connections', 'reserved_connections')),"
+        " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+    )
+    [(room, used)] = cursor.fetchall()
+    needed = OWN_SESSIONS + conf.THREADS
+    if room - used < needed:
+        yield Warning(
+            f"{used} of {room} sessions of the server are in use; a worker process needs up to "
+            f"{needed}. Without one, jobs that have ended wait until another session is free.",
+            hint="Raise max_connections of the server, lower COORDINATION['THREADS'], or run "
+            "fewer worker processes.",
+            id="coordination.W007",
+        )

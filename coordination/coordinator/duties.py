@@ -23,6 +23,8 @@ STALL_INTERVALS = 3
 STALL_LEAST_S = 5.0
 FIRST_RETRY_S = 0.5
 PRUNE_EVERY_S = 300.0
+KEEP_OPEN_S = 10.0
+"""A loop that sleeps for longer than this keeps no session of the server meanwhile."""
 
 
 class Duty:
@@ -48,19 +50,25 @@ class Duty:
         self._busy_since: float | None = None
         self._ticked_at: float | None = None
         self._looked_at: float | None = None
+        self._passed = False
 
     def run(self, stopping: threading.Event) -> None:
         """Tick at the cadence, or when a wake-up rings, until `stopping`; first at once."""
         try:
             while not stopping.is_set():
-                self.bell.wait(self.step())
+                wait_s = self.step()
+                if self._passed or wait_s > KEEP_OPEN_S:
+                    close_thread_connections()
+                self.bell.wait(wait_s)
         finally:
             close_thread_connections()
 
     def step(self) -> float:
         """Tick if it is this process' turn; return the seconds until the next try."""
         self._looked_at = self._clock.now()
+        self._passed = False
         if self.loop.leader_only and not self._context().leadership.held():
+            self._passed = True
             return min(NOT_LEADING_POLL_S, self.loop.every_s)
         return self.tick()
 

@@ -276,6 +276,7 @@ class Coordinator:
             self.election.looked.wait(FIRST_LOOK_S)
         if self._started is not None:
             self._started(self)
+        close_thread_connections()  # of this thread, which needs it again after a trip only
 
     def _start(self, name: str, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name=name, daemon=True)

@@ -71,6 +71,33 @@ def _listens(cluster, n):
     return len([w for w in workers if w["info"].get("listen") == "on"]) == n
 
 
+@rule("coordination HB1", "settled 17")
+def test_an_idle_coordinator_keeps_no_more_sessions_than_the_page_says(cluster, postgres_only):
+    """Ten hosts share the sessions of one server with the web processes."""
+    first = cluster.start()
+    leads = first.wait_event("lease.acquired")["worker"]
+    second = cluster.start()
+    other = second.wait_event("worker.registered")["worker"]
+    wait(lambda: _listens(cluster, 2), what="both listen")
+
+    def sessions():
+        rows = cluster.query(
+            "SELECT application_name, count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() GROUP BY 1"
+        )
+        return {name: n for name, n in rows if name in (leads, other)}
+
+    def few():
+        found = sessions()
+        return found.get(leads, 0) <= 7 and found.get(other, 0) <= 6
+
+    wait(few, what=f"sessions {sessions()}")
+    # Not just between two ticks of the loops.
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        assert few(), sessions()
+
+
 @rule("coordination CK4", "coordination TK1", "coordination TK2", "coordination LL1")
 def test_a_killed_leader_is_taken_over_after_its_silence(cluster, postgres_only):
     leader = cluster.start()

@@ -149,6 +149,19 @@ def test_a_read_only_server_is_an_error_of_the_database_checks(engine):
     assert message.id == "coordination.E007"
 
 
+@pytest.mark.django_db
+@rule("style Settings")
+@pytest.mark.parametrize(("threads", "warned"), [(1, False), (1000, True)])
+def test_a_server_without_room_for_a_worker_process_is_a_warning(engine, threads, warned):
+    if engine != "postgres":
+        pytest.skip("SQLite has no sessions")
+    with override_settings(COORDINATION={"THREADS": threads}):
+        found = checks.check_database(databases=["default"])
+    assert [message.id for message in found] == (["coordination.W007"] if warned else [])
+    if warned:
+        assert f"needs up to {checks.OWN_SESSIONS + threads}." in found[0].msg
+
+
 @rule("style Settings")
 def test_the_checks_are_registered_those_with_a_connection_under_the_database_tag():
     registered = django_checks.registry.registry.get_checks()

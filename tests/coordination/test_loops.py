@@ -7,6 +7,7 @@ import pytest
 
 from coordination import loops
 from coordination.conf import conf
+from coordination.coordinator import duties
 from coordination.coordinator.duties import Duty
 from coordination.coordinator.election import Election, next_look_s
 from coordination.coordinator.health import Health
@@ -70,6 +71,23 @@ def test_a_duty_that_raises_is_logged_once_per_change_and_runs_on(caplog):
     assert events == ["loop.failed", "loop.failed", "loop.recovered"]
     assert delays == [1.0, 2.0, 4.0, 10.0, 10.0]
     assert (one.error, one.ticks) == ("", 5)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("every_s", "leads", "closed"), [(10.0, True, False), (10.1, True, True), (1.0, False, True)]
+)
+def test_a_loop_keeps_no_session_while_it_sleeps_long_or_does_not_lead(
+    monkeypatch, every_s, leads, closed
+):
+    found, stopping = [], threading.Event()
+    monkeypatch.setattr(duties, "close_thread_connections", lambda: found.append(1))
+    led = SimpleNamespace(leadership=SimpleNamespace(held=lambda: leads))
+    one = duty(tick_of(None), every_s=every_s, leader_only=True, context=lambda: led)
+    monkeypatch.setattr(one.bell, "wait", lambda _s: stopping.set())
+    one.run(stopping)
+    # Once more at the end of the thread, which gives back whatever it has.
+    assert len(found) == 1 + closed
 
 
 @rule("coordination SF7")
