@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.db.backends.signals import connection_created
 from django.utils.translation import gettext_lazy as _
 
 
@@ -18,5 +19,7 @@ class CoordinationConfig(AppConfig):
         """Register checks, writers and reason sentences; no query, no thread (D-3)."""
         # Models exist only now, and importing these modules registers what they declare.
         from coordination import checks, claims, leases, status, workers  # noqa: F401
+        from coordination.database import probe_client
 
         claims.register()
+        connection_created.connect(probe_client, dispatch_uid="coordination.probe_client")

@@ -19,6 +19,7 @@ from coordination.database.fragments import as_utc, sql_for
 
 OWN_BUSY_TIMEOUT_S = 20
 OWN_CONNECT_TIMEOUT_S = 5
+PROBES = 3
 POOLER_PORTS = ("6432",)
 OLDEST_SQLITE = (3, 35, 0)
 """The first with UPDATE ... RETURNING (D1)."""
@@ -175,8 +176,27 @@ def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "
         follow_file(connection)
         return
     connection.settings_dict = changed
+    connection.probes_client = is_postgres(connection)  # type: ignore[attr-defined]  # ours, below
     if not connection.in_atomic_block:
         connection.close()
+
+
+def probe_client(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
+    """Let the server notice within two leases that this client's host is gone.
+
+    Its session would keep the row locks of an open transaction for hours: the kernel's default.
+    Called for each new connection; nothing for those of the host, and behind a pooler, where
+    the server's client is the pooler.
+    """
+    if not getattr(connection, "probes_client", False) or looks_pooled(connection):
+        return
+    fetch(
+        connection,
+        "SELECT set_config('tcp_keepalives_idle', %s, false),"
+        " set_config('tcp_keepalives_interval', %s, false),"
+        " set_config('tcp_keepalives_count', %s, false)",
+        (str(math.ceil(conf.LEASE_S)), str(math.ceil(conf.LEASE_S / PROBES)), str(PROBES)),
+    )
 
 
 def _own_settings(settings_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,6 +236,7 @@ def private_connection(
             {key: value for key, value in conf.DIRECT.items() if value not in ("", None)}
         )
     connection.settings_dict = changed
+    connection.probes_client = is_postgres(connection)  # type: ignore[attr-defined]  # as above
     connection.private_bounds = _Bounds(  # type: ignore[attr-defined]  # ours, for the next three
         statement_timeout_s, lock_timeout_s, local=looks_pooled(connection)
     )

@@ -148,6 +148,35 @@ def test_a_short_transaction_rolls_back_as_a_whole_and_nests_as_a_savepoint():
     assert Lease.objects.get().epoch == 1
 
 
+@rule("coordination TK4")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ["ours", "private", "of the host"])
+def test_the_server_is_told_to_ask_whether_our_client_still_lives_and_nobody_elses(engine, kind):
+    if engine != "postgres":
+        pytest.skip("SQLite has no server")
+    if kind == "private":
+        connection = database.private_connection(
+            connect_timeout_s=2, statement_timeout_s=2, application_name="me"
+        )
+        database.open_private(connection)
+    else:
+        connection = connection_of().copy()
+        if kind == "ours":
+            database.own_connection(connection, application_name="me")
+    try:
+        rows = dict(
+            fetch(
+                connection,
+                "SELECT name, source FROM pg_settings WHERE name LIKE 'tcp_keepalives%%'",
+            )
+        )
+    finally:
+        connection.close()
+    # Its value shows on TCP only; the tests use a socket file.
+    assert len(rows) == 3
+    assert {source == "session" for source in rows.values()} == {kind != "of the host"}
+
+
 @pytest.mark.django_db
 class TestFollowFile:
     @pytest.fixture
