@@ -81,6 +81,29 @@ def test_a_body_that_kills_three_workers_is_set_aside_shown_and_resumed_by_a_per
 TAKE_OVER = ("after_take_over_mark", "after_take_over_jobs", "after_take_over_commit")
 
 
+@rule("jobs J7", "jobs J5", "coordination TK3")
+def test_a_body_that_hangs_deaf_on_a_live_worker_is_taken_over_and_writes_nothing_any_more(
+    here, tmp_path
+):
+    (tmp_path / "hasty.py").write_text(
+        "from project.settings import *\nCOORDINATION = {**COORDINATION, 'STALL_GRACE_S': 0.5}\n"
+    )
+    result = survival_tasks.deaf.enqueue(str(tmp_path))
+    process = here.start(
+        DJANGO_SETTINGS_MODULE="hasty", PYTHONPATH=str(tmp_path), COORDINATION_LEASE_S="3"
+    )
+    wait(is_now(result, "done"), seconds=30, what=f"taken over and done\n{process.text()}")
+    (tmp_path / "go").touch()
+    process.wait_event("job.lost", seconds=20)
+    run = TaskRun.objects.get(pk=result.id)
+    assert (run.attempt, run.crash_count, run.failures) == (2, 1, 0)
+    assert run.result == 2
+    assert (tmp_path / "ledger").read_text().split("\n")[:-1] == ["start 1", "start 2", "wrote 2"]
+    assert [end.end for end in JobAttempt.objects.order_by("attempt")] == ["taken_over", "done"]
+    process.send(signal.SIGTERM)
+    assert process.wait(seconds=20) == 0, process.text()
+
+
 @rule("coordination TK2", "coordination TK4", "coordination 17", "jobs J5")
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_take_over_that_dies_or_freezes_in_its_middle_is_completed_by_another(

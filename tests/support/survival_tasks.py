@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+from coordination.tasks import durable
 from coordination.tasks.compat import task
 
 PATIENCE_S = 30
@@ -41,3 +42,17 @@ async def endless_async(context, folder):
     """Wait for what never comes."""
     _note(folder, f"start {context.attempt}")
     await asyncio.sleep(PATIENCE_S)
+
+
+@durable(takes_context=True, stall_timeout_s=1)
+def deaf(context, folder):
+    """Hang in the first attempt without a look at anything; the others end at once."""
+    _note(folder, f"start {context.attempt}")
+    until = time.monotonic() + PATIENCE_S
+    while context.attempt == 1 and not (Path(folder) / "go").exists():
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.02)
+    with context.fenced_atomic():
+        _note(folder, f"wrote {context.attempt}")
+    return context.attempt

@@ -1,6 +1,7 @@
 """Many coordinators and many schedules in one second: each fires once, each job runs once."""
 
 import datetime
+import os
 
 import pytest
 from django.db import connection
@@ -14,7 +15,10 @@ from tests.support.cluster import wait
 from tests.support.faults import percentile
 from tests.support.rules import rule
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+CROWD = int(os.environ.get("FAULTS_CROWD", "2500"))
+"""How many are due together before two coordinators; 10,000 takes a minute or two."""
 
 
 def due_together(site, n, *, coordinators, seconds):
@@ -75,7 +79,7 @@ def test_eight_coordinators_fire_a_thousand_schedules_of_one_second_once_each(si
 
 @pytest.mark.lease(4)
 @rule("schedules H6", "schedules H7", "architecture D5")
-def test_ten_thousand_schedules_of_one_second(site, fact):
-    found = due_together(site, 10_000, coordinators=2, seconds=120)
-    each_exactly_once(10_000)
-    fact(str(found))
+def test_thousands_of_schedules_of_one_second(site, fact):
+    found = due_together(site, CROWD, coordinators=2, seconds=60 + CROWD / 50)
+    each_exactly_once(CROWD)
+    fact(f"{CROWD} due: {found}")
