@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 POINTS = [name for name in NAMES if name.startswith(("claims.", "fires.", "outbox."))]
 KILLS = int(os.environ.get("FAULTS_KILLS", "100"))
-DUE = int(os.environ.get("FAULTS_DUE", "10000"))
+DUE = int(os.environ.get("FAULTS_DUE", "6000"))
 PATIENCE_S = 2.0
 """A worker that never reaches its failpoint is killed wherever it is after this long."""
 
