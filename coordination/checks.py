@@ -183,7 +183,8 @@ def _sessions(cursor: Any) -> Iterator[CheckMessage]:
         "SELECT (SELECT sum(CASE name WHEN 'max_connections' THEN 1 ELSE -1 END * setting::int)"
         " FROM pg_settings WHERE name IN"
         " ('max_connections', 'superuser_reserved_connections', 'reserved_connections')),"
-        " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+        # Not pg_stat_activity, which hides from most roles what other roles' sessions are.
+        " (SELECT sum(numbackends)::int FROM pg_stat_database)"
     )
     [(room, used)] = cursor.fetchall()
     needed = OWN_SESSIONS + conf.THREADS
