@@ -44,8 +44,8 @@ def test_f1_a_leader_that_is_told_to_stop_hands_over_and_loses_nothing(site, fig
 
 
 def hold_steps(site, owner):
-    """Let this worker hold jobs that last for a while."""
-    for _ in range(6):
+    """Let this worker hold jobs that last for a while: more than a sibling has threads for."""
+    for _ in range(12):
         ledger.in_steps.enqueue(40, 0.1)
     site.wait(lambda: site.holds(owner, "in_steps") >= 2, seconds=15, what="it holds work")
 
