@@ -25,9 +25,11 @@ SETTING = ("track_commit_timestamp=on",)
 
 FIRES = "roundtable_schedules_schedulefire"
 MAKE = """
+from coordination import wakeups
 from project.tasks import tidy
 from tests.support.crowd import crowd
 crowd({n}, every_s=1, task=tidy)
+wakeups.ring(wakeups.SCHEDULES)
 """
 COMMITTED = "SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin) - fire_at)::float8"
 WRITTEN = "SELECT (julianday(fired_at) - julianday(fire_at)) * 86400.0"

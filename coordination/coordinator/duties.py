@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -37,12 +38,14 @@ class Duty:
         context: Callable[[], TickContext],
         clock: Clock,
         name_connection: Callable[[], None],
+        poll_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """Prepare only."""
+        """Prepare only. `poll_s()`: how long rings may stay away at present (D6)."""
         self.loop = loop
         self._context = context
         self._clock = clock
         self._name_connection = name_connection
+        self._poll_s = poll_s
         self.bell = wakeups.Bell(*loop.wake_on)
         self.error = ""
         self._failures = 0
@@ -53,10 +56,16 @@ class Duty:
         self._passed = False
 
     def run(self, stopping: threading.Event) -> None:
-        """Tick at the cadence, or when a wake-up rings, until `stopping`; first at once."""
+        """Tick at the cadence, or when a wake-up rings, until `stopping`; first at once.
+
+        A loop that waits for rings looks by itself where none would come: on SQLite, behind a
+        pooler, while the listener is away.
+        """
         try:
             while not stopping.is_set():
                 wait_s = self.step()
+                if self.loop.wake_on:
+                    wait_s = min(wait_s, self._poll_s())
                 if self._passed or wait_s > KEEP_OPEN_S:
                     close_thread_connections()
                 self.bell.wait(wait_s)

@@ -95,8 +95,7 @@ class Coordinator:
         self._stopping = threading.Event()
         self._beat_stop = threading.Event()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._stop_asked = ""
-        self._claims_as = ""
+        self._stop_asked = self._claims_as = ""
         self._threads: dict[str, threading.Thread] = {}
         self._code = ExitCode.CLEAN
         self._build()
@@ -215,6 +214,7 @@ class Coordinator:
             context=self._tick_context,
             clock=self.clock,
             name_connection=self.name_connection,
+            poll_s=self.listener.poll_s,
         )
 
     def _tick_context(self) -> TickContext:

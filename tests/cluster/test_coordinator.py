@@ -146,6 +146,30 @@ def test_on_one_host_a_killed_leader_is_taken_over_at_once_because_its_process_i
     assert dead["end_cause"] == f"process {leader.pid} is gone"
 
 
+@rule("architecture D6", "schedules H8")
+def test_a_schedule_that_another_process_makes_is_noticed_at_once(cluster):
+    """No ring crosses processes on SQLite: there the leader has to look by itself."""
+    process = cluster.start()
+    process.wait_event("lease.acquired")
+    wait(lambda: _idle_s(cluster) > 0.3, what="the scheduler has looked, and sleeps")
+    done = cluster.manage(
+        "shell",
+        "-v0",
+        "-c",
+        "from project.tasks import tidy; from tests.support.crowd import crowd\n"
+        "from coordination import wakeups\n"
+        "crowd(1, every_s=1, task=tidy); wakeups.ring(wakeups.SCHEDULES)",
+    )
+    assert done.returncode == 0, done.stderr
+    fired = process.wait_event("schedule.fired", seconds=8)
+    assert fired["key"] == "crowd-000000"
+
+
+def _idle_s(cluster):
+    [row] = cluster.workers()
+    return row["info"].get("loops", {}).get("scheduler", {}).get("age_s") or 0
+
+
 @rule("coordination SQ1", "settled 26", "interfaces M-5")
 def test_a_second_coordinator_on_sqlite_exits_7(cluster, engine):
     if engine != "sqlite":

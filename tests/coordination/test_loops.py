@@ -31,12 +31,13 @@ def tick_of(*results):
     return run
 
 
-def duty(run, *, every_s=10.0, leader_only=False, context=None, clock=None):
+def duty(run, *, every_s=10.0, leader_only=False, context=None, clock=None, poll_s=None, **loop):
     return Duty(
-        Loop("x", every_s, run, leader_only=leader_only),
+        Loop("x", every_s, run, leader_only=leader_only, **loop),
         context=context or (lambda: None),
         clock=clock or FakeClock(),
         name_connection=lambda: None,
+        poll_s=lambda: poll_s or 15.0,
     )
 
 
@@ -88,6 +89,23 @@ def test_a_loop_keeps_no_session_while_it_sleeps_long_or_does_not_lead(
     one.run(stopping)
     # Once more at the end of the thread, which gives back whatever it has.
     assert len(found) == 1 + closed
+
+
+@pytest.mark.django_db
+@rule("architecture D6", "coordination WU2")
+@pytest.mark.parametrize(
+    ("wake_on", "poll_s", "waited"),
+    [(("jobs",), 1.0, 1.0), (("jobs",), 15.0, 10.0), ((), 1.0, 10.0)],
+)
+def test_a_loop_that_waits_for_rings_polls_while_none_would_come(
+    monkeypatch, wake_on, poll_s, waited
+):
+    found, stopping = [], threading.Event()
+    monkeypatch.setattr(duties, "close_thread_connections", lambda: None)
+    one = duty(tick_of(None), poll_s=poll_s, wake_on=wake_on)
+    monkeypatch.setattr(one.bell, "wait", lambda s: (found.append(s), stopping.set()))
+    one.run(stopping)
+    assert found == [waited]
 
 
 @rule("coordination SF7")
