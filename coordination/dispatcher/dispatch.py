@@ -197,7 +197,11 @@ class Dispatcher:
         database.close_thread_connections()
 
     def _troubled(self, error: Exception) -> float:
-        """Log an outage once per change and say how long to wait."""
+        """Log an outage once per change and say how long to wait.
+
+        A claim whose answer was lost may have been committed: those rows are looked for next.
+        """
+        self._reap_at = 0.0
         said = f"{type(error).__name__}: {error}"
         if said != self._trouble:
             self._trouble = said

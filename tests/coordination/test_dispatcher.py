@@ -5,7 +5,7 @@ import time
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection
+from django.db import OperationalError, connection
 
 from coordination import claims
 from coordination.clock import SystemClock
@@ -336,6 +336,25 @@ def test_a_row_that_no_execution_knows_is_given_back(caplog):
     assert fresh(stray).attempt == 2
     assert fresh(theirs).status == "running"
     assert "held by nobody here" in caplog.text
+
+
+@rule("coordination FD5", "jobs J6")
+def test_a_claim_whose_answer_was_lost_is_given_back_with_the_next_look(monkeypatch):
+    real, lost = claims.claim, []
+
+    def claim(model, **asked):
+        found = real(model, **asked)
+        if len(found) and not lost:
+            lost.append(len(found))
+            raise OperationalError("the answer was lost")
+        return found
+
+    monkeypatch.setattr(claims, "claim", claim)
+    result = samples.add.enqueue(1, 2)
+    with working(poll_s=60):
+        wait_for(is_now(result, "done"), seconds=6)
+    assert lost == [1]
+    assert TaskRun.objects.get(pk=result.id).attempt == 2
 
 
 def test_a_runner_that_breaks_off_costs_one_attempt_and_not_the_worker(monkeypatch):
