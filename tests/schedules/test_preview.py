@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import translation
 
-from schedules.management.subcommands import Refused
+from coordination.management.verbs import Refused
 from tests.support.rules import rule
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils.translation import gettext as _
 
+from coordination.management.verbs import Refused
 from schedules import audit
 from schedules.audit import Report
-from schedules.management.subcommands import Refused
 
 HELP = "Compare the due instants with the fires that are recorded."
 FAULTY = 9

@@ -19,8 +19,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.utils.translation import gettext as _
 
+from coordination.management.verbs import Refused
 from schedules import cron
-from schedules.management.subcommands import Refused
 
 HELP = "Show when a cron expression fires; needs no database."
 FEW, MOST = 5, 10_000
