@@ -74,7 +74,7 @@ from coordination.coordinator import joining
 coordination.join()
 mine = workers.current_owner()
 beat = joining._door._guest._beat
-ends, theirs, forks, at_work = time.monotonic() + 20, set(), 0, False
+ends, theirs, forks, at_work = time.monotonic() + 45, set(), 0, False
 renew = beat._renew
 def slow(*args):
     global at_work
