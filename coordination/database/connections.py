@@ -190,13 +190,15 @@ def probe_client(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
     """
     if not getattr(connection, "probes_client", False) or looks_pooled(connection):
         return
-    fetch(
-        connection,
-        "SELECT set_config('tcp_keepalives_idle', %s, false),"
-        " set_config('tcp_keepalives_interval', %s, false),"
-        " set_config('tcp_keepalives_count', %s, false)",
-        (str(math.ceil(conf.LEASE_S)), str(math.ceil(conf.LEASE_S / PROBES)), str(PROBES)),
-    )
+    wanted = {
+        "tcp_keepalives_idle": math.ceil(conf.LEASE_S),
+        "tcp_keepalives_interval": math.ceil(conf.LEASE_S / PROBES),
+        "tcp_keepalives_count": PROBES,
+    }
+    # The driver's own cursor: who counts or wraps statements means those of the code.
+    with connection.connection.cursor() as cursor:
+        for name, value in wanted.items():
+            cursor.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
 
 
 def _own_settings(settings_dict: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,16 @@ from typing import Any
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from coordination.database.connections import alias
+from coordination.database.connections import alias, is_postgres
 
 LOCK_TIMEOUT = "55P03"
 CONFLICTS = ("40001", "40P01")
 """Serialization failure and deadlock: the transaction may be repeated as it is (FD5)."""
+
+
+CONNECTION_CLASS = "08"
+SESSION_ENDS = ("57P01", "57P02", "57P03", "57P05", "25P03", "25P04")
+"""Shut down, crashed, starting up, and the server's time-outs that end a session."""
 
 
 def is_lock_timeout(error: BaseException) -> bool:
@@ -31,7 +36,9 @@ def _sqlstate(error: BaseException) -> str:
     """The server's code; Django keeps the driver's error as the cause."""
     if not isinstance(error, DatabaseError):
         return ""
-    return getattr(error.__cause__, "sqlstate", None) or ""
+    cause = error.__cause__
+    # psycopg 2 calls it pgcode.
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or ""
 
 
 def is_outage(error: BaseException) -> bool:
@@ -45,23 +52,34 @@ def is_outage(error: BaseException) -> bool:
         return False
     trace = error.__traceback__
     while trace is not None:
-        if _broke_here(trace.tb_frame.f_code.co_name, trace.tb_frame.f_locals.get("self")):
+        if _broke_here(error, trace.tb_frame.f_code.co_name, trace.tb_frame.f_locals.get("self")):
             return True
         trace = trace.tb_next
     return False
 
 
-def _broke_here(function: str, asked: Any) -> bool:
+def _broke_here(error: BaseException, function: str, asked: Any) -> bool:
     """Whether this frame is one of our connections that failed to connect or is closed now.
 
-    A cursor still knows the connection it had; its wrapper may have a new one by now.
+    A cursor still knows the connection it had; its wrapper may have a new one by now. After a
+    COMMIT it surely has: `atomic` connects anew, so there the error itself has to tell.
     """
     if isinstance(asked, BaseDatabaseWrapper):
-        return asked.alias == alias() and (function == "connect" or _closed(asked.connection))
+        if function == "_commit" and is_postgres(asked):
+            broke = _unanswered(error)
+        else:
+            broke = function == "connect" or _closed(asked.connection)
+        return asked.alias == alias() and broke
     wrapper = getattr(asked, "db", None)
     if not isinstance(wrapper, BaseDatabaseWrapper) or wrapper.alias != alias():
         return False
     return _closed(getattr(getattr(asked, "cursor", None), "connection", None))
+
+
+def _unanswered(error: BaseException) -> bool:
+    """Whether the server did not answer a statement: no code, or one that ends the session."""
+    code = _sqlstate(error)
+    return not code or code.startswith(CONNECTION_CLASS) or code in SESSION_ENDS
 
 
 def _closed(connection: Any) -> bool:

@@ -38,6 +38,11 @@ def cut_off_atomic(context):
     return context.attempt
 
 
+@durable(takes_context=True, atomic=True)
+def atomic(context):
+    return context.attempt
+
+
 @durable(takes_context=True)
 def cancelled_statement(context):
     """The server answers with an OperationalError and stays."""
