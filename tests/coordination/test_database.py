@@ -222,7 +222,7 @@ class TestFollowFile:
         connection.ensure_connection()
         for _ in range(2):
             assert not follow_file(connection)
-        connection.close()
+        connection.connection.close()  # Django's own close keeps such a database
 
 
 @rule("coordination SQ1")
