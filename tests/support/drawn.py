@@ -1,5 +1,7 @@
 """What a run tries of what is long: all with FAILPOINTS=all, else a third drawn by the commit.
 
+One part in DRAW_SHARE instead of a third: the second leg of `.ci/run`, after all have run once.
+
 Failpoint cases are drawn by settled 48. `tools/suite.sh` sets DRAW=1, and then whole tests of
 processes are drawn likewise: `.ci/run` runs all of them, a commit's `make test` a third.
 """
@@ -9,7 +11,7 @@ import os
 import subprocess
 from pathlib import Path
 
-SHARE = 3
+SHARE = int(os.environ.get("DRAW_SHARE", "3"))
 
 
 def drawn(cases):
