@@ -75,17 +75,16 @@ def test_the_command_ends_when_its_owner_is_killed():
 def test_what_a_dead_command_left_behind_ends_too(code):
     leaver = (
         "import subprocess, sys\n"
-        f"p = subprocess.Popen([sys.executable, '-c', {code!r}], close_fds=False)\n"
+        f"p = subprocess.Popen([sys.executable, '-c', {code!r}], close_fds=False,"
+        " stdout=subprocess.PIPE)\n"
+        "p.stdout.readline()\n"  # it is up
         "print(p.pid, flush=True)\n"
         "raise SystemExit(3)\n"
     )
-    process = tethered(leaver)
-    said = {process.stdout.readline().strip(), process.stdout.readline().strip()}
-    [left] = [int(word) for word in said - {b"up"}]
-    assert process.wait(10) == 3
-    assert is_gone(left)
-    process.stdin.close()
-    process.stdout.close()
+    with tethered(leaver) as process:
+        left = int(process.stdout.readline())
+        assert process.wait(10) == 3
+        assert is_gone(left)
 
 
 def test_the_exit_code_is_the_commands_own():
