@@ -100,9 +100,9 @@ def test_within_the_grace_an_end_still_counts():
 def test_progress_is_a_sign_of_life(no_grace):
     result = samples.progresses.enqueue()
     with working() as worker:
+        # First the progress: a look between a claim of long ago and the first word would be right.
+        wait_for(lambda: TaskRun.objects.get().progress_at, what="it has said how far it is")
         hangs()
-        wait_for(lambda: (fresh_run := TaskRun.objects.get()).progress and fresh_run.progress_at)
-        # Only the very first look could have come before the first progress.
         worker.look(5)
         samples.gate.set()
         run = ended(result)
