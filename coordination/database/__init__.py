@@ -32,7 +32,7 @@ from coordination.database.connections import (
     transaction,
 )
 from coordination.database.filelock import FileLock
-from coordination.database.files import follow_file
+from coordination.database.files import follow_file, note_file
 from coordination.database.fragments import (
     ArraySource,
     DbNow,
@@ -73,6 +73,7 @@ __all__ = [
     "json_in",
     "json_out",
     "looks_pooled",
+    "note_file",
     "open_private",
     "own_connection",
     "private_connection",

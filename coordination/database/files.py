@@ -8,6 +8,16 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 
+def note_file(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
+    """Remember which file a new SQLite connection has opened, for `follow_file`.
+
+    Called for each new connection: at its first use the file may have been replaced already.
+    """
+    if connection.vendor == "sqlite":
+        opened = (connection.connection, identity_of(sqlite_path(connection)))
+        connection.opened_file = opened  # type: ignore[attr-defined]  # ours
+
+
 def follow_file(connection: BaseDatabaseWrapper) -> bool:
     """Close a connection whose SQLite file is no longer at its path; whether it was.
 
@@ -17,12 +27,10 @@ def follow_file(connection: BaseDatabaseWrapper) -> bool:
     raw = connection.connection
     if connection.vendor != "sqlite" or raw is None or connection.in_atomic_block:
         return False
+    if getattr(connection, "opened_file", (None, None))[0] is not raw:
+        note_file(connection)
     file = identity_of(sqlite_path(connection))
-    opened: tuple[Any, Any] = getattr(connection, "opened_file", (None, None))
-    if opened[0] is not raw:
-        opened = (raw, file)
-        connection.opened_file = opened  # type: ignore[attr-defined]  # ours, for the next call
-    if file is not None and opened[1] == file:
+    if file is not None and connection.opened_file[1] == file:  # type: ignore[attr-defined]  # noted
         return False
     connection.close()
     return True

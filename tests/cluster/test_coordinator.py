@@ -2,13 +2,11 @@
 
 import os
 import signal
-import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_held_work import Work
 from tests.support.cluster import LEASE_S, administer, wait
 from tests.support.rules import rule
 
@@ -196,27 +194,6 @@ def test_after_a_kill_the_next_coordinator_on_sqlite_takes_everything_over_at_on
     taken = second.events("job.taken_over")[0]
     assert (taken["evidence"], taken["cause"]) == ("E1", "file lock was free")
     assert cluster.status()["history"][0]["cause"] == "proved dead"
-
-
-@rule("coordination SQ1")
-def test_on_sqlite_a_database_that_was_restored_under_it_is_followed(cluster, tmp_path, engine):
-    """Its connections stay open: it would work on with the deleted file, and nobody would see."""
-    if engine != "sqlite":
-        pytest.skip("a PostgreSQL database has no file that could be replaced")
-    process = cluster.start()
-    process.wait_event("lease.acquired")
-    path = Path(cluster.url.removeprefix("sqlite:///"))
-    restored = path.with_name("restored")
-    with sqlite3.connect(path) as source, sqlite3.connect(restored) as target:
-        source.backup(target)
-    for end in ("-wal", "-shm"):
-        path.with_name(path.name + end).unlink(missing_ok=True)
-    restored.rename(path)
-    work = Work(cluster, tmp_path / "work")
-    work.go()
-    assert work.ended() == {"done": 1}
-    process.send(signal.SIGTERM)
-    assert process.wait() == 0, process.text()
 
 
 @rule("coordination SQ1", "interfaces M-5")

@@ -198,7 +198,7 @@ class TestFollowFile:
     def test_a_file_that_was_moved_or_replaced_costs_the_connection(
         self, connection, tmp_path, replaced
     ):
-        assert not follow_file(connection)
+        # Also when that happened between its opening and the first look.
         (tmp_path / "db").rename(tmp_path / "old")
         if replaced:
             (tmp_path / "db").touch()
