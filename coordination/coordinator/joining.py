@@ -146,10 +146,10 @@ class Guest:
             if self._fence.stale() and not self._fence.pending():
                 self._fence.trip("the lease ran out without a confirmed renewal")
             if self._fence.pending() or self._membership.lost:
+                # Only now: a watch that waited for a hanging renewal would trip too late.
                 with self._at_work:
                     self._membership.rejoin(pause=self._pause, stopping=self._stopping.is_set)
-            with self._at_work:
-                self._membership.give_up_old()
+                    self._membership.give_up_old()
         self._leave()
 
     def _pause(self) -> None:
