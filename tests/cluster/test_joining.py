@@ -143,6 +143,25 @@ guest._at_work.release()
     assert web(cluster, body) == [True, True]
 
 
+@rule("settled 18", "coordination SF2")
+def test_a_renewal_that_hangs_does_not_keep_a_guest_from_fencing_itself(cluster, engine):
+    if engine != "postgres":
+        pytest.skip("embedded mode is not fenced: the file lock is the lease (coordination SQ1)")
+    body = """
+from coordination.coordinator import joining
+coordination.join()
+workers.current_owner()
+guest = joining._door._guest
+guest._at_work.acquire()  # as a renewal does whose statement gets no answer
+until = time.monotonic() + 15
+while not guest._fence.pending() and time.monotonic() < until:
+    time.sleep(0.02)
+print(json.dumps(guest._fence.pending()))
+guest._at_work.release()
+"""
+    assert web(cluster, body, COORDINATION_LEASE_S="3") is True
+
+
 @rule("coordination SQ1", "settled 18")
 def test_a_coordinator_that_starts_on_sqlite_takes_nothing_from_a_web_process_that_joined(
     cluster, engine
