@@ -5,6 +5,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 ARGS ?=
 TREE ?= .
+# Some machines forbid bytecode files. Hundreds of processes would compile the sources anew then.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test faults rules floors lint types messages venv venv-test venv-demo
 

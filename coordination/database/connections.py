@@ -169,7 +169,7 @@ def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "
         changed["CONN_MAX_AGE"] = None
         # Without these a partition holds a thread for minutes: through the kernel's own limits.
         changed["OPTIONS"].setdefault("connect_timeout", OWN_CONNECT_TIMEOUT_S)
-        changed["OPTIONS"].setdefault("tcp_user_timeout", round(conf.LEASE_S * 1000))
+        changed["OPTIONS"] = {**_unanswered_for(conf.LEASE_S), **changed["OPTIONS"]}
         if application_name:
             changed["OPTIONS"]["application_name"] = application_name[:63]
     if connection.settings_dict == changed:
@@ -181,12 +181,26 @@ def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "
         connection.close()
 
 
+def _unanswered_for(seconds: float) -> dict[str, Any]:
+    """Options of a connection that gives a vanished server up after about this long.
+
+    What was sent must be acknowledged in that time. Who waits for an answer has nothing on the
+    way, so the kernel asks whether the server is still there: whole seconds, 1 at least.
+    """
+    return {
+        "tcp_user_timeout": max(1, round(seconds * 1000)),
+        "keepalives_idle": max(1, math.floor(seconds)),
+        "keepalives_interval": max(1, round(seconds / PROBES)),
+        "keepalives_count": PROBES,
+    }
+
+
 def probe_client(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
     """Let the server notice within two leases that this client's host is gone.
 
-    Its session would keep the row locks of an open transaction for hours: the kernel's default.
-    Called for each new connection; nothing for those of the host, and behind a pooler, where
-    the server's client is the pooler.
+    Its session would keep the row locks of an open transaction for hours, or for a quarter of
+    one when an answer was on the way: the kernel's defaults. Called for each new connection;
+    nothing for those of the host, and behind a pooler, where the server's client is the pooler.
     """
     if not getattr(connection, "probes_client", False) or looks_pooled(connection):
         return
@@ -194,6 +208,7 @@ def probe_client(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
         "tcp_keepalives_idle": math.ceil(conf.LEASE_S),
         "tcp_keepalives_interval": math.ceil(conf.LEASE_S / PROBES),
         "tcp_keepalives_count": PROBES,
+        "tcp_user_timeout": math.ceil(2 * conf.LEASE_S * 1000),
     }
     # The driver's own cursor: who counts or wraps statements means those of the code.
     with connection.connection.cursor() as cursor:
@@ -231,7 +246,7 @@ def private_connection(
     else:
         options.pop("pool", None)
         options["connect_timeout"] = max(2, math.floor(connect_timeout_s))
-        options["tcp_user_timeout"] = max(1, round(statement_timeout_s * 1000))
+        options.update(_unanswered_for(statement_timeout_s))
         if application_name:
             options["application_name"] = application_name[:63]
         changed.update(

@@ -19,9 +19,10 @@ from django.db import DatabaseError, connection, connections
 from coordination import identity
 from coordination.models import JobAttempt, Lease, LeaseHistory, Worker
 from coordination.tasks.models import TaskRun
+from project.postgres import PrivatePostgres
 from schedules.models import ScheduleFire
 from tests.support import ledger
-from tests.support.cluster import Cluster, postgres_url, wait
+from tests.support.cluster import Cluster, administer, migrate, postgres_url, wait
 from tests.support.history import judge
 from tests.support.proxy import Proxy
 
@@ -32,6 +33,8 @@ WAITING = """
            left(regexp_replace(query, '\\s+', ' ', 'g'), 200)
     FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL
 """
+SETTINGS = ("track_commit_timestamp=on", "shared_preload_libraries=pg_stat_statements")
+TEMPLATE = "template_faults"
 WHERE = ("NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 
 
@@ -50,6 +53,19 @@ def aimed(url):
         connections.close_all()
         shared.update(before)
         connection.settings_dict.update(before)
+
+
+@contextlib.contextmanager
+def durable_server(*, network=True, settings=()):
+    """A PostgreSQL with fsync on, commit times and our tables in a template."""
+    made = PrivatePostgres(
+        durable=True, network=network, max_connections=250, settings=(*SETTINGS, *settings)
+    )
+    with made:
+        administer(made.url, f"CREATE DATABASE {TEMPLATE}")
+        migrate(postgres_url(made.url, TEMPLATE))
+        administer(postgres_url(made.url, TEMPLATE), "CREATE EXTENSION pg_stat_statements")
+        yield made
 
 
 class Site:

@@ -23,7 +23,7 @@ from schedules.models import Schedule, ScheduleFire, TriggerDelivery, TriggerEve
 TABLE = "test_ledger"
 LOG = "TEST_EFFECT_LOG"
 EVENT = "source.changed"
-ONCE = ("exactly_once", "slowly_once", "tick_once")
+ONCE = ("exactly_once", "slowly_once", "in_a_statement", "tick_once")
 """Tasks whose body and finish are one transaction."""
 
 
@@ -100,6 +100,16 @@ def slowly_once(context, seconds):
     """A transaction that stays open for a while; body and finish are one."""
     accept(context)
     outside(context)
+    time.sleep(seconds)
+
+
+@durable(takes_context=True, atomic=True)
+def in_a_statement(context, statement_s, seconds):
+    """As `slowly_once`, and the server is busy with a statement of it for a while."""
+    accept(context)
+    outside(context)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(%s)", [statement_s])
     time.sleep(seconds)
 
 

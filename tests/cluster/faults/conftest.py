@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 from django.db import connections
 
-from project.postgres import PrivatePostgres
 from tests.support import ledger
-from tests.support.cluster import administer, migrate, postgres_url
-from tests.support.faults import Site, T, aimed
-
-SETTINGS = ("track_commit_timestamp=on", "shared_preload_libraries=pg_stat_statements")
+from tests.support.cluster import administer
+from tests.support.faults import TEMPLATE, Site, T, aimed, durable_server
 
 
 def pytest_collection_modifyitems(config, items):
@@ -34,12 +31,7 @@ def server(engine):
     """A PostgreSQL with fsync on, a port of the loopback, and commit times."""
     if engine != "postgres":
         pytest.skip("faults of several coordinators and of a server need PostgreSQL")
-    made = PrivatePostgres(durable=True, network=True, max_connections=250, settings=SETTINGS)
-    with made:
-        name = "template_faults"
-        administer(made.url, f"CREATE DATABASE {name}")
-        migrate(postgres_url(made.url, name))
-        administer(postgres_url(made.url, name), "CREATE EXTENSION pg_stat_statements")
+    with durable_server() as made:
         yield made
 
 
@@ -48,7 +40,7 @@ def site(server, django_db_blocker, tmp_path, monkeypatch, request):
     """A `Site`; `@pytest.mark.lease(1)` gives it another lease."""
     monkeypatch.setenv(ledger.LOG, str(tmp_path / "effects.log"))
     name = f"faults_{uuid.uuid4().hex[:12]}"
-    administer(server.url, f"CREATE DATABASE {name} TEMPLATE template_faults")
+    administer(server.url, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
     marker = request.node.get_closest_marker("lease")
     made = Site(server, name, tmp_path, lease_s=marker.args[0] if marker else T)
     with django_db_blocker.unblock(), aimed(made.url):
