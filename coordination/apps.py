@@ -19,8 +19,8 @@ class CoordinationConfig(AppConfig):
         """Register checks, writers and reason sentences; no query, no thread (D-3)."""
         # Models exist only now, and importing these modules registers what they declare.
         from coordination import checks, claims, leases, status, workers  # noqa: F401
-        from coordination.database import note_file, probe_client
+        from coordination.database import note_file, prepare_session
 
         claims.register()
-        connection_created.connect(probe_client, dispatch_uid="coordination.probe_client")
+        connection_created.connect(prepare_session, dispatch_uid="coordination.prepare_session")
         connection_created.connect(note_file, dispatch_uid="coordination.note_file")

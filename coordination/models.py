@@ -26,6 +26,12 @@ class FencedQuerySet(models.QuerySet[_Row, _Row]):
         """Refuse: it would write by id alone (FD4)."""
         raise ConfigurationError(_refusal(self.model, "bulk_update()"))
 
+    def bulk_create(self, objs: Iterable[_Row], *args: Any, **kwargs: Any) -> list[_Row]:
+        """Insert; with `update_conflicts` refuse, for the same reason."""
+        if kwargs.get("update_conflicts"):
+            raise ConfigurationError(_refusal(self.model, "bulk_create(update_conflicts=True)"))
+        return super().bulk_create(objs, *args, **kwargs)
+
 
 class FencedModel(models.Model):
     """A table that several processes write. Rows are inserted, and then changed by token (FD4).
@@ -44,7 +50,8 @@ class FencedModel(models.Model):
         """Insert; see the class."""
         if not (self._state.adding or kwargs.get("force_insert")):
             raise ConfigurationError(_refusal(type(self), "save()"))
-        super().save(*args, **kwargs)
+        # A new object with the key of a row that exists would overwrite that.
+        super().save(*args, **{"force_insert": True, **kwargs})
 
 
 def _refusal(model: type[models.Model], verb: str) -> str:

@@ -152,8 +152,14 @@ def _immediate(connection: BaseDatabaseWrapper) -> Iterator[None]:
         connection.transaction_mode = before  # type: ignore[attr-defined]
 
 
-def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "") -> None:
+def own_connection(
+    connection: BaseDatabaseWrapper, *, application_name: str = "", for_bodies: bool = False
+) -> None:
     """Mark a worker thread's connection as ours: it stays open, and carries our name.
+
+    It is in autocommit, whatever the host's `AUTOCOMMIT` says: an end that nobody commits is
+    none. Its transactions are read committed; only `for_bodies` keeps the isolation level of
+    the host, whose code may rely on it.
 
     On SQLite its transactions begin IMMEDIATE and wait 20 s for the file, and it follows a
     file that was replaced (`follow_file`); on PostgreSQL sessions show `application_name`
@@ -161,6 +167,7 @@ def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "
     connections are shared, so they are copied first.
     """
     changed = _own_settings(connection.settings_dict)
+    changed["AUTOCOMMIT"] = True
     if connection.vendor == "sqlite":
         changed["OPTIONS"]["transaction_mode"] = "IMMEDIATE"
         timeout_s = changed["OPTIONS"].get("timeout", 0)
@@ -172,11 +179,15 @@ def own_connection(connection: BaseDatabaseWrapper, *, application_name: str = "
         changed["OPTIONS"] = {**_unanswered_for(conf.LEASE_S), **changed["OPTIONS"]}
         if application_name:
             changed["OPTIONS"]["application_name"] = application_name[:63]
+    if is_postgres(connection) and not for_bodies:
+        changed["OPTIONS"].pop("isolation_level", None)
     if connection.settings_dict == changed:
         follow_file(connection)
         return
     connection.settings_dict = changed
-    connection.probes_client = is_postgres(connection)  # type: ignore[attr-defined]  # ours, below
+    if is_postgres(connection):
+        level = {} if for_bodies else {"default_transaction_isolation": "read committed"}
+        connection.session_settings = {**_probing(), **level}  # type: ignore[attr-defined]  # ours
     if not connection.in_atomic_block:
         connection.close()
 
@@ -195,25 +206,43 @@ def _unanswered_for(seconds: float) -> dict[str, Any]:
     }
 
 
-def probe_client(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
-    """Let the server notice within two leases that this client's host is gone.
+def prepare_session(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
+    """Set what a session of ours needs on the server, in one round trip.
 
-    Its session would keep the row locks of an open transaction for hours, or for a quarter of
-    one when an answer was on the way: the kernel's defaults. Called for each new connection;
-    nothing for those of the host, and behind a pooler, where the server's client is the pooler.
+    - The server notices within two leases that this client's host is gone. It would keep the row
+      locks of an open transaction for hours, or for a quarter of one when an answer was on the
+      way: the kernel's defaults.
+    - No commit is asynchronous, whatever the role or the database says (HB5).
+    - The loops' own statements are read committed (`own_connection`).
+
+    Called for each new connection. Nothing for those of the host, and behind a pooler, where
+    sessions belong to others too.
     """
-    if not getattr(connection, "probes_client", False) or looks_pooled(connection):
+    wanted = getattr(connection, "session_settings", None)
+    if wanted is None or looks_pooled(connection):
         return
-    wanted = {
-        "tcp_keepalives_idle": math.ceil(conf.LEASE_S),
-        "tcp_keepalives_interval": math.ceil(conf.LEASE_S / PROBES),
-        "tcp_keepalives_count": PROBES,
-        "tcp_user_timeout": math.ceil(2 * conf.LEASE_S * 1000),
-    }
+    values = ", ".join("set_config(%s, %s, false)" for _ in wanted)
     # The driver's own cursor: who counts or wraps statements means those of the code.
     with connection.connection.cursor() as cursor:
-        for name, value in wanted.items():
-            cursor.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
+        cursor.execute(
+            f"SELECT {values}, set_config('synchronous_commit', {_SYNCHRONOUS}, false)",
+            [text for pair in wanted.items() for text in pair],
+        )
+
+
+_SYNCHRONOUS = (
+    "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'"
+    " ELSE current_setting('synchronous_commit') END"
+)
+
+
+def _probing() -> dict[str, str]:
+    return {
+        "tcp_keepalives_idle": str(math.ceil(conf.LEASE_S)),
+        "tcp_keepalives_interval": str(math.ceil(conf.LEASE_S / PROBES)),
+        "tcp_keepalives_count": str(PROBES),
+        "tcp_user_timeout": str(math.ceil(2 * conf.LEASE_S * 1000)),
+    }
 
 
 def _own_settings(settings_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,6 +274,7 @@ def private_connection(
         options["timeout"] = max(statement_timeout_s, 0.1)
     else:
         options.pop("pool", None)
+        options.pop("isolation_level", None)
         options["connect_timeout"] = max(2, math.floor(connect_timeout_s))
         options.update(_unanswered_for(statement_timeout_s))
         if application_name:
@@ -253,7 +283,11 @@ def private_connection(
             {key: value for key, value in conf.DIRECT.items() if value not in ("", None)}
         )
     connection.settings_dict = changed
-    connection.probes_client = is_postgres(connection)  # type: ignore[attr-defined]  # as above
+    if is_postgres(connection):
+        connection.session_settings = {  # type: ignore[attr-defined]  # ours, for `prepare_session`
+            **_probing(),
+            "default_transaction_isolation": "read committed",
+        }
     connection.private_bounds = _Bounds(  # type: ignore[attr-defined]  # ours, for the next three
         statement_timeout_s, lock_timeout_s, local=looks_pooled(connection)
     )
@@ -308,13 +342,8 @@ def open_private(connection: BaseDatabaseWrapper) -> None:
 def _set(connection: BaseDatabaseWrapper, wanted: Mapping[str, str], *, local: bool) -> None:
     for name, value in wanted.items():
         fetch(connection, "SELECT set_config(%s, %s, %s)", (name, value, local))
-    # A renewal that is lost in a server restart would trip a healthy worker (HB5).
-    fetch(
-        connection,
-        "SELECT set_config('synchronous_commit', 'on', %s)"
-        " WHERE current_setting('synchronous_commit') = 'off'",
-        (local,),
-    )
+    if local:  # HB5; a session of our own has it from `prepare_session`
+        fetch(connection, f"SELECT set_config('synchronous_commit', {_SYNCHRONOUS}, true)")
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ def claim_connection(application_name: str) -> None:
     """Mark this thread's connection to our tables as ours (settled 17)."""
     connection = database.connection_of()
     if getattr(connection, "coordination_name", None) != application_name:
-        database.own_connection(connection, application_name=application_name)
+        database.own_connection(connection, application_name=application_name, for_bodies=True)
         connection.coordination_name = application_name  # type: ignore[attr-defined]  # our note
     else:
         database.follow_file(connection)

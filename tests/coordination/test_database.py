@@ -148,33 +148,77 @@ def test_a_short_transaction_rolls_back_as_a_whole_and_nests_as_a_savepoint():
     assert Lease.objects.get().epoch == 1
 
 
-@rule("coordination TK4")
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("kind", ["ours", "private", "of the host"])
-def test_the_server_is_told_to_ask_whether_our_client_still_lives_and_nobody_elses(engine, kind):
-    if engine != "postgres":
-        pytest.skip("SQLite has no server")
+HOSTILE = (
+    "-c synchronous_commit=off -c default_transaction_isolation=serializable"
+    " -c tcp_keepalives_idle=7200 -c tcp_user_timeout=0"
+)
+ASKED = """
+    SELECT name, source || ' ' || CASE WHEN name LIKE 'tcp%%' THEN '' ELSE setting END
+    FROM pg_settings WHERE name IN ('default_transaction_isolation', 'synchronous_commit')
+    OR name LIKE 'tcp\\_%%'
+"""
+
+
+def session(kind):
+    """The connection of a host that wants everything else, made ours; what its server says."""
+    connection = connection_of().copy()
+    connection.settings_dict = {**connection.settings_dict, "AUTOCOMMIT": False}
+    options = connection.settings_dict.get("OPTIONS", {})
+    connection.settings_dict["OPTIONS"] = {**options, "options": HOSTILE, "isolation_level": 3}
     if kind == "private":
-        connection = database.private_connection(
-            connect_timeout_s=2, statement_timeout_s=2, application_name="me"
-        )
-        database.open_private(connection)
-    else:
-        connection = connection_of().copy()
-        if kind == "ours":
-            database.own_connection(connection, application_name="me")
-    try:
-        rows = dict(
-            fetch(
-                connection,
-                "SELECT name, source FROM pg_settings WHERE name LIKE 'tcp\\_%%'",
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(database.connections, "connection_of", lambda _using=None: connection)
+            connection = database.private_connection(
+                connect_timeout_s=2, statement_timeout_s=2, application_name="me"
             )
-        )
+        database.open_private(connection)
+    elif kind != "of the host":
+        bodies = kind == "of bodies"
+        database.own_connection(connection, application_name="me", for_bodies=bodies)
+    try:
+        found = dict(fetch(connection, ASKED))
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            found["isolation of a statement"] = cursor.fetchone()[0]
+        return found, connection.get_autocommit()
     finally:
         connection.close()
-    # Its value shows on TCP only; the tests use a socket file.
-    assert len(rows) == 4
-    assert {source == "session" for source in rows.values()} == {kind != "of the host"}
+
+
+@pytest.mark.django_db(transaction=True)
+class TestSessions:
+    @pytest.fixture(autouse=True)
+    def _with_a_server(self, engine):
+        if engine != "postgres":
+            pytest.skip("SQLite has no server")
+
+    @pytest.mark.parametrize("kind", ["of loops", "of bodies", "private"])
+    @rule("coordination TK4", "coordination HB5")
+    def test_ours_are_probed_and_commit_for_good_whatever_the_host_says(self, kind):
+        found, autocommit = session(kind)
+        # The value of the probes shows on TCP only; the tests use a socket file.
+        probes = {name: said for name, said in found.items() if name.startswith("tcp_")}
+        assert len(probes) == 4
+        assert set(probes.values()) == {"session "}
+        assert found["synchronous_commit"] == "session on"
+        assert autocommit
+
+    @pytest.mark.parametrize(
+        ("kind", "level"),
+        [("of loops", "read committed"), ("private", "read committed"),
+         ("of bodies", "serializable")],
+    )  # fmt: skip
+    @rule("coordination FD5")
+    def test_our_loops_read_what_is_committed_and_bodies_keep_the_level_of_their_host(
+        self, kind, level
+    ):
+        assert session(kind)[0]["isolation of a statement"] == level
+
+    def test_those_of_the_host_stay_as_they_are(self):
+        found, autocommit = session("of the host")
+        assert not {name for name, said in found.items() if said.startswith("session")}
+        assert found["synchronous_commit"] == "client off"
+        assert not autocommit
 
 
 @pytest.mark.django_db

@@ -3,7 +3,9 @@
 import pytest
 from django.core import serializers
 from django.core.management import call_command
+from django.db import IntegrityError, transaction
 
+from coordination.database import dbnow
 from coordination.errors import ConfigurationError
 from coordination.jobs import leased_models
 from coordination.models import FencedModel, Lease, Worker
@@ -36,6 +38,21 @@ def test_rows_are_not_updated_in_bulk():
     with pytest.raises(ConfigurationError, match="bulk_update"):
         TaskRun.objects.bulk_update([row], ["progress"])
     assert fresh(row).progress is None
+
+
+def test_a_new_object_does_not_overwrite_the_row_that_has_its_key():
+    now = dbnow()
+    Lease.objects.create(name="scheduler", owner=OTHER, epoch=7, lease_until=now)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Lease(name="scheduler", owner="thief", epoch=1).save()
+    with pytest.raises(ConfigurationError, match="update_conflicts"):
+        Lease.objects.bulk_create(
+            [Lease(name="scheduler", owner="thief", epoch=1)],
+            update_conflicts=True,
+            unique_fields=["name"],
+            update_fields=["owner"],
+        )
+    assert Lease.objects.get().owner == OTHER
 
 
 def test_rows_are_inserted_as_ever(tmp_path):
