@@ -34,11 +34,8 @@ class RoundtableSettings(AppSettings):
     CALLS_IN_FLIGHT = Setting(4, "Seats that one job asks at a time.", minimum=1, maximum=64)
     JOBS_PER_USER = Setting(3, "Unfinished roundtables that one user may have.", minimum=1)
     TOPIC_BYTES = Setting(8192, "Longest topic, bytes of UTF-8.", minimum=16)
-    NOTE_BYTES = Setting(4096, "Longest note, bytes of UTF-8.", minimum=16)
     TURN_BYTES = Setting(32768, "Longest stored turn, bytes of UTF-8.", minimum=256)
     SEATS_MAX = Setting(16, "Most seats of one roundtable.", minimum=2, maximum=64)
-    KEEP_EVENTS_DAYS = Setting(30, "Days that events of ended jobs are kept.", minimum=1)
-    KEEP_CALLS_DAYS = Setting(400, "Days that the bill is kept.", minimum=1)
 
 
 conf = RoundtableSettings()

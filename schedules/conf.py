@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from coordination.conf import AppSettings, Setting
 
 
@@ -26,11 +24,7 @@ class SchedulesSettings(AppSettings):
         60, "Default debounce of an event schedule, seconds.", minimum=0, maximum=86400
     )
     MAX_DEPTH = Setting(5, "Longest chain of runs started by events (E17).", minimum=1, maximum=100)
-    KEEP_FIRES_DAYS = Setting(90, "Days that fire rows are kept.", minimum=1)
     PREVIEW_MAX = Setting(50, "Most instants that a preview shows.", minimum=1, maximum=1000)
-    TARGETS = Setting[dict[str, Any]](
-        dict, "Per target: options such as an input schema, keyed by its name."
-    )
 
 
 conf = SchedulesSettings()

@@ -5,10 +5,16 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from coordination.conf import AppSettings, CoordinationSettings
+from roundtable_jobs.conf import RoundtableSettings
+from schedules.conf import SchedulesSettings
 from tests.support.rules import rule
 from tools import rooms
 
 ROOT = Path(__file__).resolve().parents[2]
+APPS = {
+    app.__module__: app for app in (CoordinationSettings, SchedulesSettings, RoundtableSettings)
+}
 CHECK_ID = re.compile(r"^[a-z_]+\.[EW]\d{3}$")
 
 
@@ -43,6 +49,34 @@ def test_every_check_id_has_one_home_and_is_documented_once():
     documented = re.findall(r"^\| `?([a-z_]+\.[EW]\d{3})`? \|", page, re.MULTILINE)
     assert {text: files for text, files in found.items() if len(files) > 1} == {}
     assert sorted(documented) == sorted(found)
+
+
+@rule("style Settings and checks")
+def test_every_declared_setting_is_read_somewhere():
+    read = set(settings_read())
+    shared = AppSettings.declared()
+    unread = {
+        f"{app.setting}[{name!r}]"
+        for app in APPS.values()
+        for name in app.declared()
+        if (AppSettings if name in shared else app, name) not in read
+    }
+    assert unread == set()
+
+
+def settings_read():
+    """Yield (app's settings, key) wherever code of the apps reads `conf.KEY`."""
+    for file, module in modules():
+        own = APPS.get(".".join(file.relative_to(ROOT).with_suffix("").parts))
+        # A `conf` that is not imported is an argument: of some app, so with shared keys only.
+        bound = {"self": own} if own else {"conf": AppSettings}
+        nodes = list(ast.walk(module))
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.module in APPS:
+                bound |= {item.asname or item.name: APPS[node.module] for item in node.names}
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                yield bound.get(node.value.id), node.attr
 
 
 @rule("style Logging")
