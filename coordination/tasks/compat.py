@@ -65,7 +65,7 @@ else:
         except ImportError as error:
             raise ImportError(
                 "coordination.tasks needs Django's Tasks framework: Django 6.0 or later has it, "
-                "on Django 5.2 install the package django-tasks."
+                "on Django 5.2 install django-roundtable[tasks], which brings django-tasks."
             ) from error
     AnyTask, AnyResult, AnyContext = Task, TaskResult, TaskContext
 

@@ -178,22 +178,6 @@ def test_a_project_that_follows_the_readme_runs_its_task_schedule_and_event(host
     assert worker.returncode == 0, said
 
 
-def test_the_unit_of_the_readme_is_a_valid_unit_that_stops_after_the_coordinator():
-    import configparser
-
-    for text in blocks("ini"):
-        unit = configparser.ConfigParser(strict=True, interpolation=None)
-        unit.optionxform = str
-        unit.read_string(text.split("\n", 1)[1])
-        assert set(unit.sections()) == {"Unit", "Service", "Install"}
-        service = unit["Service"]
-        assert service["ExecStart"].endswith("manage.py run_coordinator")
-        assert service["KillSignal"] == "SIGTERM"
-        from coordination.conf import CoordinationSettings
-
-        assert int(service["TimeoutStopSec"]) > CoordinationSettings.STOP_GRACE_S.default()
-
-
 def test_every_link_of_the_readme_leads_to_a_page():
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README):
         if not target.startswith("http"):
