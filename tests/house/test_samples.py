@@ -32,15 +32,18 @@ def parsed(text):
     return unit
 
 
-def documented_units():
-    """Every unit an operator may copy: the sample and what the README shows."""
-    readme = (ROOT / "README.md").read_text()
-    shown = re.findall(r"^```ini\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    return [UNIT.read_text(), *shown]
+def service():
+    return parsed(UNIT.read_text())["Service"]
+
+
+def manifest(kind):
+    """The one object of this kind in the manifest."""
+    (found,) = [item for item in yaml.safe_load_all(MANIFEST.read_text()) if item["kind"] == kind]
+    return found
 
 
 def deployment():
-    return yaml.safe_load(MANIFEST.read_text())
+    return manifest("Deployment")
 
 
 def container():
@@ -63,39 +66,51 @@ def least_stop_s(words):
     return grace + supervision.STOP_EXTRA_S
 
 
-def test_the_unit_and_the_readme_leave_the_ordered_stop_its_time():
-    units = documented_units()
-    assert len(units) == 2
-    for text in units:
-        service = parsed(text)["Service"]
-        words = shlex.split(service["ExecStart"])
-        assert Path(words[0]).is_absolute()
-        assert float(service["TimeoutStopSec"]) >= least_stop_s(words)
-        assert service["KillSignal"] == "SIGTERM"
-        assert service["Restart"] == "always"
+def test_the_unit_leaves_the_ordered_stop_its_time():
+    words = shlex.split(service()["ExecStart"])
+    assert Path(words[0]).is_absolute()
+    assert float(service()["TimeoutStopSec"]) >= least_stop_s(words)
+    assert service()["KillSignal"] == "SIGTERM"
+    # To the supervisor alone; it passes the signal on.
+    assert service()["KillMode"] == "mixed"
+
+
+def test_the_unit_restarts_for_as_long_as_it_takes():
+    assert service()["Restart"] == "always"
+    assert parsed(UNIT.read_text())["Unit"]["StartLimitIntervalSec"] == "0"
+
+
+def test_a_worker_that_the_kernel_kills_for_memory_does_not_end_the_unit():
+    assert service()["OOMPolicy"] == "continue"
+
+
+def test_the_unit_starts_without_its_file_of_the_environment():
+    assert service()["EnvironmentFile"].startswith("-/")
+
+
+def test_the_readme_points_to_the_unit_and_shows_no_other():
+    readme = (ROOT / "README.md").read_text()
+    assert f"(docs/samples/{UNIT.name})" in readme
+    assert "[Service]" not in readme
 
 
 def test_the_unit_does_not_restart_what_no_restart_helps():
-    codes = {
-        int(code)
-        for code in parsed(UNIT.read_text())["Service"]["RestartPreventExitStatus"].split()
-    }
+    codes = {int(code) for code in service()["RestartPreventExitStatus"].split()}
     assert codes == {ExitCode.USAGE, 4, ExitCode.LOCK_HELD}
     assert codes == set(supervision.FINAL_CODES)
 
 
-def test_systemd_accepts_the_units(tmp_path):
+def test_systemd_accepts_the_unit(tmp_path):
     tool = shutil.which("systemd-analyze")
     if tool is None:
         pytest.skip("no systemd-analyze on this machine")
-    for number, text in enumerate(documented_units()):
-        file = tmp_path / f"shop-{number}@.service"
-        # The example's interpreter and folder are of another machine.
-        file.write_text(text.replace("/srv/shop/.venv/bin/python", sys.executable))
-        done = subprocess.run(
-            [tool, "verify", "--man=no", file], capture_output=True, text=True, timeout=60
-        )
-        assert (done.returncode, ours(done, file)) == (0, []), done.stderr
+    file = tmp_path / "shop-sample@.service"
+    # The example's interpreter and folder are of another machine.
+    file.write_text(UNIT.read_text().replace("/srv/shop/.venv/bin/python", sys.executable))
+    done = subprocess.run(
+        [tool, "verify", "--man=no", file], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, ours(done, file)) == (0, []), done.stderr
 
 
 def ours(done, file):
@@ -125,6 +140,32 @@ def test_the_manifest_is_a_deployment_whose_parts_fit():
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     assert spec["replicas"] >= 2
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+def test_a_rollout_waits_for_a_container_that_stays_up():
+    # Readiness judges the cluster, so it passes for a pod that comes and goes beside healthy ones.
+    assert deployment()["spec"]["minReadySeconds"] >= 60
+    assert deployment()["spec"]["minReadySeconds"] > container()["readinessProbe"]["periodSeconds"]
+
+
+def test_a_drain_takes_one_pod_at_a_time_and_is_not_held_up_by_an_unhealthy_cluster():
+    budget = manifest("PodDisruptionBudget")
+    assert budget["apiVersion"] == "policy/v1"
+    assert budget["spec"] == {
+        "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": deployment()["spec"]["selector"],
+    }
+
+
+def test_pods_spread_over_nodes_where_there_is_room():
+    (spread,) = deployment()["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert spread == {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": deployment()["spec"]["selector"],
+    }
 
 
 def test_the_pod_leaves_the_ordered_stop_its_time_and_signals_reach_the_supervisor():
