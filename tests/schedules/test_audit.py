@@ -203,3 +203,13 @@ def test_the_command_prints_fixed_keys_and_leaves_with_nine_when_something_is_lo
     assert (code, json.loads(text)["missing"]) == (9, 1)
     code, text = run("--to", (dbnow() - timedelta(hours=1)).isoformat())
     assert code == 0
+
+
+@rule("schedules H4")
+def test_the_command_counts_every_fault_also_those_it_does_not_name():
+    aged(minutes=150)
+    fire()
+    ScheduleFire.objects.all().delete()
+    found = audit.report()
+    assert (found.missing, found.runs_without_fire, len(found.named)) == (150, 1, 100)
+    assert "missing 150, double 0, others 1" in run()[1]

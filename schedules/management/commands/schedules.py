@@ -9,5 +9,5 @@ from schedules.management import subcommands
 class Command(VerbCommand):
     """The verbs of `schedules.management.subcommands`."""
 
-    help = "Preview, audit and run schedules."
+    help = "Preview cron expressions, and audit what schedules have done."
     verbs_in = subcommands

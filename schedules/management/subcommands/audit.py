@@ -1,6 +1,6 @@
 """`schedules audit`: one record for every due instant, nothing lost, nothing double (H4, E24).
 
-Exit code 0, or 9 when the audit finds a fault. With `--json` one object; its keys are those
+Exit code 0, or 9 when the audit finds any fault; `docs/operations.md` lists them. With `--json` one object; its keys are those
 of `schedules.audit.as_json`.
 """
 
@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> int:
-    """Audit and print; 0 when nothing is lost or double, 9 otherwise."""
+    """Audit and print; 0 when the report has no fault, 9 otherwise."""
     since = _instant(options["since"], "--from")
     until = _instant(options["until"], "--to")
     if since is not None and until is not None and since > until:
@@ -86,5 +86,16 @@ def _lines(found: Report) -> Iterator[str]:
         yield _("FAULTS: missing %(missing)s, double %(double)s, others %(others)s") % {
             "missing": found.missing,
             "double": found.double,
-            "others": len(found.named) - min(found.missing + found.double, len(found.named)),
+            "others": _others(found),
         }
+
+
+def _others(found: Report) -> int:
+    """Count the faults beside missing and double ones; the named ones are only the first."""
+    return (
+        found.span_errors
+        + found.runs_lost
+        + found.runs_unsettled
+        + found.runs_without_fire
+        + found.deliveries_astray
+    )
