@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APPS = {
     app.__module__: app for app in (CoordinationSettings, SchedulesSettings, RoundtableSettings)
 }
+EVENT = re.compile(r"^[a-z_]+\.[a-z_]+$")
 CHECK_ID = re.compile(r"^[a-z_]+\.[EW]\d{3}$")
 
 
@@ -105,11 +106,22 @@ def texts(node):
 
 
 def given(module):
-    """Names of events that calls of this module pass on as `event=...`."""
-    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
-    return {
-        name for call in calls for k in call.keywords if k.arg == "event" for name in texts(k.value)
-    }
+    """Names of events that this module passes on: as `event=...`, or first of what it returns."""
+    nodes = list(ast.walk(module))
+    passed = [
+        k.value
+        for node in nodes
+        if isinstance(node, ast.Call)
+        for k in node.keywords
+        if k.arg == "event"
+    ]
+    returned = [
+        node.value.elts[0]
+        for node in nodes
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple)
+    ]
+    names = {name for node in (*passed, *returned) for name in texts(node)}
+    return {name for name in names if EVENT.match(name)}
 
 
 def _in_extra(node, module):
