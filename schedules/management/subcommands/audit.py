@@ -1,7 +1,7 @@
 """`schedules audit`: one record for every due instant, nothing lost, nothing double (H4, E24).
 
-Exit code 0, or 9 when the audit finds any fault; `docs/operations.md` lists them. With `--json` one object; its keys are those
-of `schedules.audit.as_json`.
+Exit code 0, or 9 when the audit finds any fault; `docs/operations.md` lists them. With `--json`
+one object; its keys are those of `schedules.audit.as_json`.
 """
 
 from __future__ import annotations
