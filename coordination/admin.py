@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, When
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -28,6 +28,9 @@ from coordination.models import (
     Worker,
     WorkerState,
 )
+from coordination.reasons import cause_text
+from coordination.terms import FENCED_CAUSE
+from coordination.workers import LIVE
 
 ATTEMPT_MARKS = {
     AttemptEnd.DONE: (Role.OK, "●"),
@@ -39,6 +42,12 @@ ATTEMPT_MARKS = {
     AttemptEnd.TAKEN_OVER: (Role.LATE, "◐"),
     AttemptEnd.QUARANTINED: (Role.FAILED, "✕"),
 }
+
+LEADS = Exists(Lease.objects.filter(owner=OuterRef("pk"), lease_until__gte=DbNowIndexed()))
+"""Whether a worker leads anything now, by the database's clock."""
+
+RANK = Case(When(Q(LEADS, state__in=LIVE), then=0), When(state__in=LIVE, then=1), default=2)
+"""The leader, who else is here, and then the workers that have ended."""
 
 
 def verdict_line() -> dict[str, object]:
@@ -61,16 +70,19 @@ class WorkerAdmin(ReadOnlyAdmin):
     list_display = (
         "name",
         "state_word",
+        "how_ended",
         "roles_text",
         "lease",
         "heartbeat",
         "started",
+        "ended",
         "versions",
         "generation",
     )
     list_filter = ("state",)
     search_fields = ("id", "node", "host")
-    ordering = ("-started_at", "id")
+    # Crashes in a row leave thousands of ended rows, all of them younger than the leader's.
+    ordering = (RANK.asc(), F("ended_at").desc(nulls_first=True), "-started_at")
     shown = (
         "id",
         "state_word",
@@ -87,15 +99,13 @@ class WorkerAdmin(ReadOnlyAdmin):
         "kinds_block",
         "info_block",
         "ended",
-        "end_cause",
-        "end_evidence",
+        "how_ended",
     )
     heavy = ("info", "kinds")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Add whether the worker leads anything now, by the database's clock."""
-        held = Lease.objects.filter(owner=OuterRef("pk"), lease_until__gte=DbNowIndexed())
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(ops_leads=Exists(held))
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(ops_leads=LEADS)
         return rows
 
     def changelist_view(
@@ -112,7 +122,9 @@ class WorkerAdmin(ReadOnlyAdmin):
     @cell(gettext_lazy("state"), order="state")
     def state_word(self, row: Worker) -> object:
         """One of the fixed words of G-7."""
-        if row.state in (WorkerState.LEFT, WorkerState.LOST):
+        if row.state == WorkerState.LOST:
+            return _lost_badge(row)
+        if row.state == WorkerState.LEFT:
             return marks.badge(Role.IDLE, "○", _("gone"))
         if row.state == WorkerState.DRAINING:
             return marks.badge(Role.LATE, "◐", _("draining"))
@@ -144,10 +156,15 @@ class WorkerAdmin(ReadOnlyAdmin):
         """When it joined."""
         return self.moment(row, row.started_at)
 
-    @cell(gettext_lazy("ended"))
+    @cell(gettext_lazy("ended"), order="ended_at")
     def ended(self, row: Worker) -> object:
         """When it left or was declared lost."""
         return self.moment(row, row.ended_at)
+
+    @cell(gettext_lazy("how it ended"))
+    def how_ended(self, row: Worker) -> object:
+        """The evidence and the cause of its end."""
+        return _ending(row.end_evidence, row.end_cause)
 
     @cell(gettext_lazy("code / schema"))
     def versions(self, row: Worker) -> object:
@@ -195,13 +212,30 @@ class LeaseAdmin(ReadOnlyAdmin):
 
 @register(LeaseHistory, conf)
 class LeaseHistoryAdmin(ReadOnlyAdmin):
-    """Each change of hands: from, to, epoch, cause, gap."""
+    """Each change of hands: from, to, epoch, cause, evidence, gap."""
 
-    list_display = ("when", "name", "from_text", "to_text", "epoch", "cause_word", "gap")
+    change_list_template = "admin/roundtable_coordination/leasehistory/change_list.html"
+    list_display = (
+        "when",
+        "name",
+        "from_text",
+        "to_text",
+        "epoch",
+        "cause_word",
+        "evidence_text",
+        "gap",
+    )
     list_filter = ("cause",)
     search_fields = ("name", "from_owner", "to_owner")
     ordering = ("-id",)
-    shown = ("when", "name", "from_text", "to_text", "epoch", "cause_word", "evidence", "gap")
+    shown = list_display
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Add how the holder before ended."""
+        rows: QuerySet[Any] = (
+            super().get_queryset(request).annotate(ops_end_cause=end_cause("from_owner"))
+        )
+        return rows
 
     @cell(gettext_lazy("when"), order="id")
     def when(self, row: LeaseHistory) -> object:
@@ -225,10 +259,15 @@ class LeaseHistoryAdmin(ReadOnlyAdmin):
         calm = row.cause in (LeaseCause.FIRST, LeaseCause.RELEASED)
         return marks.badge(Role.OK, "●", word) if calm else marks.badge(Role.LATE, "◐", word)
 
+    @cell(gettext_lazy("evidence"))
+    def evidence_text(self, row: LeaseHistory) -> object:
+        """How the holder before had ended; a dash when it lived on or is not known."""
+        return _ending(row.evidence, row.ops_end_cause or "")  # type: ignore[attr-defined]  # an annotation
+
     @cell(gettext_lazy("gap"), order="gap_s")
     def gap(self, row: LeaseHistory) -> object:
-        """How long nobody led."""
-        return marks.EMPTY if row.gap_s is None else marks.duration(row.gap_s)
+        """Seconds from the release, else from the last renewal of the holder before."""
+        return marks.EMPTY if row.gap_s is None else marks.length(row.gap_s)
 
 
 class EndFilter(admin.SimpleListFilter):
@@ -262,11 +301,18 @@ class JobAttemptAdmin(ReadOnlyAdmin):
         "worker",
         "claimed",
         "ended",
-        "evidence",
+        "cause",
         "error_block",
         "detail_block",
     )
     heavy = ("error", "detail")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Add how the worker ended."""
+        rows: QuerySet[Any] = (
+            super().get_queryset(request).annotate(ops_end_cause=end_cause("owner"))
+        )
+        return rows
 
     @cell(gettext_lazy("job"), order="job_id")
     def job(self, row: JobAttempt) -> object:
@@ -277,6 +323,11 @@ class JobAttemptAdmin(ReadOnlyAdmin):
     def end_word(self, row: JobAttempt) -> object:
         """How the attempt ended."""
         return attempt_badge(row)
+
+    @cell(gettext_lazy("because"))
+    def cause(self, row: JobAttempt) -> object:
+        """Why it was taken away."""
+        return attempt_cause(row)
 
     @cell(gettext_lazy("worker"), order="owner")
     def worker(self, row: JobAttempt) -> object:
@@ -309,3 +360,34 @@ def attempt_badge(row: JobAttempt) -> object:
     end = AttemptEnd(row.end)
     role, glyph = ATTEMPT_MARKS[end]
     return marks.badge(role, glyph, end.label)
+
+
+def attempt_cause(row: JobAttempt) -> object:
+    """Return why an attempt was taken away, in words; a dash when it ended by itself (TK1).
+
+    The row must have been read with `end_cause("owner")` as `ops_end_cause`.
+    """
+    if cause := row.detail.get("cause"):
+        return cause_text(cause)
+    return _ending(row.evidence, row.ops_end_cause or "")  # type: ignore[attr-defined]  # an annotation
+
+
+def end_cause(owner: str) -> Subquery:
+    """Return the stored cause with which the worker named by a column ended; NULL when unknown.
+
+    Only of an end by the evidence that the row names: a worker may have lived on for long.
+    """
+    ended = Worker.objects.filter(pk=OuterRef(owner), end_evidence=OuterRef("evidence"))
+    return Subquery(ended.values("end_cause")[:1])
+
+
+def _lost_badge(row: Worker) -> object:
+    if row.end_cause == FENCED_CAUSE:
+        # It gave this identity up itself and went on with another.
+        return marks.badge(Role.LATE, "◐", _("fenced"))
+    return marks.badge(Role.FAILED, "✕", _("lost"))
+
+
+def _ending(evidence: str, cause: str) -> object:
+    text = marks.ending(evidence, cause)
+    return marks.wide(text) if text else marks.EMPTY

@@ -9,19 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from coordination import claims, marks
-from coordination.admin import attempt_badge
+from coordination.admin import attempt_badge, attempt_cause, end_cause
 from coordination.admin_base import ReadOnlyAdmin, cell, has
 from coordination.errors import JobNotFound, StateConflict
 from coordination.jobs import ENDED, RESUMABLE, CancelMode, JobStatus, LeasedJob
 from coordination.marks import Role
-from coordination.models import EvidenceClass, JobAttempt
+from coordination.models import JobAttempt
 
 JOB_MARKS = {
     JobStatus.SCHEDULED: (Role.IDLE, "◇"),
@@ -36,11 +38,17 @@ JOB_MARKS = {
     JobStatus.QUARANTINED: (Role.FAILED, "✕"),
 }
 ATTEMPTS_SHOWN = 50
+FROM_PAGE = "_from_page"
+"""The field with which a job's own page posts an action of the list."""
 
 
 class LeasedJobAdmin(ReadOnlyAdmin):
-    """A list of jobs. Name the permissions and the verbs' words in the subclass."""
+    """A list of jobs. Name the permissions and the verbs' words in the subclass.
 
+    The page of a job that ended badly offers "Run again" too, by the action of the list.
+    """
+
+    change_form_template = "admin/roundtable_coordination/job_change_form.html"
     actions = ("cancel_jobs", "resume_jobs")
     ordering = ("-id",)
     cancel_permission = ""
@@ -85,8 +93,10 @@ class LeasedJobAdmin(ReadOnlyAdmin):
         )
 
     @admin.action(description=gettext_lazy("Run again"), permissions=["resume"])
-    def resume_jobs(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Queue every chosen job that has ended badly."""
+    def resume_jobs(
+        self, request: HttpRequest, queryset: QuerySet[Any]
+    ) -> HttpResponseRedirect | None:
+        """Queue every chosen job that has ended badly; back to the page it was asked from."""
         done = [
             job
             for job in queryset
@@ -97,6 +107,24 @@ class LeasedJobAdmin(ReadOnlyAdmin):
             len(done),
             ngettext("%(count)d runs again.", "%(count)d run again.", len(done)),
         )
+        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if FROM_PAGE not in request.POST or len(chosen) != 1:
+            return None
+        page = f"{self.opts.app_label}_{self.opts.model_name}_change"
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{page}", args=chosen))
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Tell the page of a job that ended badly who may let it run again."""
+        job = kwargs.get("obj")
+        if job is not None and may_resume(job):
+            context["ops_resume"] = {
+                "allowed": self.has_resume_permission(request, job),
+                "from_page": FROM_PAGE,
+                "checkbox": ACTION_CHECKBOX_NAME,
+            }
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def _try(self, request: HttpRequest, job: LeasedJob, verb: str) -> bool:
         try:
@@ -181,7 +209,7 @@ class LeasedJobAdmin(ReadOnlyAdmin):
     @cell(gettext_lazy("earlier attempts"))
     def attempts(self, row: LeasedJob) -> object:
         """The ended attempts, newest first; the running one is the row itself."""
-        found = JobAttempt.objects.filter(job_id=row.pk).order_by("-attempt")[:ATTEMPTS_SHOWN]
+        ended = JobAttempt.objects.filter(job_id=row.pk).annotate(ops_end_cause=end_cause("owner"))
         lines = [
             (
                 attempt.attempt,
@@ -191,7 +219,7 @@ class LeasedJobAdmin(ReadOnlyAdmin):
                 self.moment(row, attempt.ended_at),
                 marks.json_block(attempt.error, "attempt.error"),
             )
-            for attempt in found
+            for attempt in ended.order_by("-attempt")[:ATTEMPTS_SHOWN]
         ]
         if not lines:
             return marks.EMPTY
@@ -213,13 +241,6 @@ class LeasedJobAdmin(ReadOnlyAdmin):
                 lines,
             ),
         )
-
-
-def attempt_cause(row: JobAttempt) -> object:
-    """Return why an attempt was taken away, in words; a dash when it ended by itself (TK1)."""
-    if row.detail.get("cause") == claims.CAUSE_STALLED:
-        return _("it made no progress")
-    return EvidenceClass(row.evidence).label if row.evidence else marks.EMPTY
 
 
 def status_badge(status: str) -> object:

@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from django.utils import timezone
+from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from coordination import reasons
+from coordination.models import EvidenceClass
 from coordination.redaction import redact
 
 DAY_S = 86_400
@@ -67,6 +68,14 @@ def duration(seconds: float) -> str:
     if whole < DAY_S:
         return _("%(h)d h %(min)d min") % {"h": whole // 3600, "min": whole % 3600 // 60}
     return _("%(d)d d %(h)d h") % {"d": whole // DAY_S, "h": whole % DAY_S // 3600}
+
+
+def length(seconds: float) -> SafeString:
+    """Return a length of time that may be short on one line: below a minute with hundredths."""
+    text = duration(seconds)
+    if seconds < 60:
+        text = _("%(s)s s") % {"s": formats.number_format(round(max(0.0, seconds), 2), 2)}
+    return format_html('<span class="ops-length">{}</span>', text)
 
 
 def zone(name: str) -> dt.tzinfo | None:
@@ -135,6 +144,18 @@ def reason(code: str, params: Mapping[str, Any] | None) -> SafeString | str:
     """Return the sentence of a reason for a column, which is kept wide enough to be read."""
     text = sentence(code, params)
     return wide(text) if text else EMPTY
+
+
+def ending(evidence: str, cause: str) -> str:
+    """Return how a worker ended: by which evidence, and the stored cause; "" for neither.
+
+    An evidence that is none of the known codes is shown as it is.
+    """
+    known = str(dict(EvidenceClass.choices).get(evidence, evidence))
+    if not evidence or not cause:
+        return known or reasons.cause_text(cause)
+    parts = {"evidence": known, "cause": reasons.cause_text(cause)}
+    return _("%(evidence)s: %(cause)s") % parts
 
 
 def wide(text: object) -> SafeString:

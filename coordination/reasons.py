@@ -2,6 +2,9 @@
 
 An app registers its templates once, in `ready()`. Templates are lazy translations with named
 placeholders, so the sentence comes out in the reader's language.
+
+Causes of an end are stored as short English forms, whose columns are frozen: `cause_text` takes
+them apart at the edge. A form that is not in CAUSES is shown as it stands.
 """
 
 from __future__ import annotations
@@ -14,10 +17,24 @@ from typing import Any
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 Template = str | Promise
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+
+CAUSES: Mapping[str, Template] = {
+    r"stopped": gettext_lazy("stopped in order"),
+    r"fenced": gettext_lazy("its fence tripped"),
+    r"self-test failed": gettext_lazy("its self-test failed"),
+    r"a body ignored its trip": gettext_lazy("a body ignored its trip"),
+    r"silent": gettext_lazy("no renewal was seen"),
+    r"file lock was free": gettext_lazy("the file lock was free"),
+    r"process (?P<pid>\d+) is gone": gettext_lazy("process %(pid)s is gone"),
+    r"supervisor saw exit (?P<code>-?\d+)": gettext_lazy("supervisor saw exit %(code)s"),
+    r"stalled": gettext_lazy("it made no progress"),
+}
+"""What the writers of ends and attempts store as the cause, whole, and how it reads."""
 
 _templates: dict[str, Template] = {}
 
@@ -72,3 +89,11 @@ def render(code: str, params: Mapping[str, Any] | None = None) -> str:
         return str(template) % values
     except (TypeError, ValueError):
         return str(template)
+
+
+def cause_text(stored: str) -> str:
+    """The stored cause of an end in the reader's language; an unknown one as it is."""
+    for form, template in CAUSES.items():
+        if found := re.fullmatch(form, stored, re.ASCII):
+            return str(template) % found.groupdict()
+    return stored

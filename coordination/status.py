@@ -36,6 +36,7 @@ NO_LEADER = "cluster.no_leader"
 DEGRADED = "cluster.degraded_versions"
 STALE = "cluster.stale"
 LOOP_BROKEN = "cluster.loop_broken"
+LOOP_STALLED = "cluster.loop_stalled"
 
 TEMPLATES = {
     HEALTHY: gettext_lazy(
@@ -43,8 +44,8 @@ TEMPLATES = {
         "Last tick %(tick_s)s ago. %(workers_n)s, %(versions_n)s."
     ),
     EMBEDDED: gettext_lazy(
-        "Embedded mode (SQLite): %(leader)s does everything (epoch %(epoch)s, since %(since_at)s). "
-        "Last tick %(tick_s)s ago. Take-over is not available."
+        "Embedded mode (SQLite): %(leader)s does everything (epoch %(epoch)s, since %(since_at)s, "
+        "%(led_s)s). Last tick %(tick_s)s ago. Take-over is not available."
     ),
     NO_WORKER: gettext_lazy(
         "No coordinator is running: nothing fires and nothing is executed. "
@@ -71,6 +72,10 @@ TEMPLATES = {
     ),
     LOOP_BROKEN: gettext_lazy(
         "The loop %(loop)s of %(worker)s fails: %(error)s. The other duties go on."
+    ),
+    LOOP_STALLED: gettext_lazy(
+        "The loop %(loop)s of %(worker)s hangs: that process leads nobody and claims no work "
+        "until it ticks again. If it does not, restart it."
     ),
 }
 reasons.register(TEMPLATES)
@@ -111,6 +116,16 @@ class Member:
         """Whether its lease holds."""
         return self.lease_left_s >= 0
 
+    @property
+    def loops(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """What it told of its loops with the last beat, by name."""
+        return sorted((self.info.get("loops") or {}).items())
+
+    @property
+    def hung(self) -> str:
+        """The name of the first loop that hangs; "" when all of them tick."""
+        return next((name for name, loop in self.loops if loop.get("stalled")), "")
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -139,15 +154,18 @@ def judge(facts: Facts, max_age_s: float = MAX_AGE_S) -> Verdict:
             return Verdict(NO_WORKER)
         return Verdict(NOT_RENEWING, {"silent_s": min(silent_s), "workers_n": len(silent_s)})
     counts = {"workers_n": len(live), "versions_n": len(_versions(live))}
-    if not any("scheduler" in member.roles for member in live):
+    candidates = [member for member in live if "scheduler" in member.roles]
+    if not candidates:
         return Verdict(NO_SCHEDULER, counts)
-    holder = facts.holder
+    holder, trouble = facts.holder, _trouble(live, counts)
+    if trouble is not None and all(member.hung for member in candidates):
+        # Nobody else may claim the lease: that it is free, or soon will be, comes from this.
+        return trouble
     if holder is None or holder.vacant:
         since = facts.vacant_since or facts.now
         return Verdict(NO_LEADER, {"vacant_s": _seconds(facts.now - since), **counts})
-    broken = _broken(live)
-    if broken is not None:
-        return Verdict(LOOP_BROKEN, {**broken, **counts})
+    if trouble is not None:
+        return trouble
     leader = next((member for member in live if member.id == holder.owner), None)
     params = {**_leader_params(facts.now, holder, leader), **counts}
     if params["tick_s"] > max_age_s:
@@ -180,12 +198,16 @@ def _tick_age_s(member: Member) -> float:
     return max(0.0, member.heartbeat_s + float(scheduler.get("age_s") or 0))
 
 
-def _broken(live: Sequence[Member]) -> dict[str, Any] | None:
+def _trouble(live: Sequence[Member], counts: Mapping[str, int]) -> Verdict | None:
+    """A loop that hangs, else one that fails: who hangs has stopped everything, not one duty."""
     for member in live:
-        for name, loop in sorted((member.info.get("loops") or {}).items()):
-            wrong = loop.get("error") or ("stalled" if loop.get("stalled") else "")
-            if wrong:
-                return {"loop": name, "worker": member.node, "error": wrong}
+        if member.hung:
+            return Verdict(LOOP_STALLED, {"loop": member.hung, "worker": member.node, **counts})
+    for member in live:
+        for name, loop in member.loops:
+            if wrong := loop.get("error"):
+                found = {"loop": name, "worker": member.node, "error": wrong}
+                return Verdict(LOOP_BROKEN, {**found, **counts})
     return None
 
 
@@ -314,7 +336,7 @@ def taken_over_text(row: Worker) -> str:
     if row.state != WorkerState.LOST or row.ended_at is None:
         return ""
     after_s = max(0.0, _seconds(row.ended_at - row.heartbeat_at))
-    params = {"after_s": after_s, "cause": row.end_cause}
+    params = {"after_s": after_s, "cause": reasons.cause_text(row.end_cause)}
     return _("taken over after %(after_s).1f s: %(cause)s") % params
 
 

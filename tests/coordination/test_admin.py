@@ -1,12 +1,17 @@
 """The admin's lists of workers, leases, history and attempts."""
 
+import datetime as dt
+import re
+
 import pytest
 from django.contrib import admin
-from django.db import models
+from django.db import connection, models
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from coordination import admin_base, marks
+from coordination.database import dbnow
 from coordination.models import JobAttempt, Lease, LeaseHistory, Worker
 from tests.support import rows
 from tests.support.people import user
@@ -51,10 +56,92 @@ def test_every_list_and_page_opens_for_a_superuser(staff, cluster, model):
 
 @rule("interfaces G-7")
 def test_the_list_of_workers_says_who_leads_who_is_late_and_who_is_gone(staff, cluster):
+    rows.worker("left", state="left", left_s=-90)
+    rows.worker("fenced", state="lost", left_s=-90, end_cause="fenced")
     text = staff.get(changelist(Worker)).content.decode()
-    for word in ("leading", "late", "gone"):
-        assert f"</span> {word}</span>" in text
-    assert "standby" not in text
+    badges = re.findall(r'ops-(\w+)"><span aria-hidden="true">(.)</span> (\w+)</span>', text)
+    seen = {word: (role, glyph) for role, glyph, word in badges}
+    assert {"leading", "late", "gone", "lost", "fenced"} <= seen.keys()
+    assert "standby" not in seen
+    # A worker that was lost is not the calm grey of one that left.
+    assert (seen["gone"], seen["lost"]) == (("idle", "○"), ("failed", "✕"))
+
+
+@rule("interfaces G-2")
+@pytest.mark.parametrize("asked", [{}, {"state": "lost"}])
+def test_the_leader_and_the_living_stand_before_any_number_of_crashes(staff, asked):
+    now = dbnow()
+    for number in range(60):
+        ended = now - dt.timedelta(seconds=number)
+        rows.worker(f"crashed-{number:02}", state="lost", left_s=-90, ended_at=ended)
+    rows.worker("b-draining", state="draining")
+    rows.worker("a-joining", state="joining")
+    rows.worker("z-leader")
+    rows.lease("z-leader")
+    Worker.objects.exclude(state="lost").update(started_at=now - dt.timedelta(days=3))
+    shown = [row.pk for row in staff.get(changelist(Worker), asked).context["cl"].result_list]
+    here = [] if asked else ["z-leader", "b-draining", "a-joining"]
+    assert shown[: len(here)] == here
+    assert shown[len(here) :] == [f"crashed-{number:02}" for number in range(50 - len(here))]
+
+
+@rule("interfaces F9", "interfaces G-2")
+def test_a_list_of_thousands_of_ended_workers_is_one_pass_and_one_query_of_leases(staff, engine):
+    rows.lease("w0")
+    Worker.objects.bulk_create(
+        Worker(id=f"w{number}", host="h", pid=1, started_at=dbnow(), heartbeat_at=dbnow(),
+               lease_until=dbnow(), ended_at=dbnow(), state="lost")
+        for number in range(200)
+    )  # fmt: skip
+    with CaptureQueriesContext(connection) as captured:
+        staff.get(changelist(Worker))
+    [listed] = [
+        query["sql"] for query in captured.captured_queries
+        if "ORDER BY CASE" in query["sql"] and "LIMIT 50" in query["sql"]
+    ]  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {'QUERY PLAN ' if engine == 'sqlite' else ''}{listed}")
+        plan = "\n".join(str(line[-1]) for line in cursor.fetchall())
+    scanned = re.findall(r"(?:Seq Scan on|SCAN) (\w+)", plan)
+    assert scanned.count("cluster_workers") == 1, plan
+
+
+@rule("architecture D7", "coordination TK1")
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_how_a_worker_ended_is_told_in_the_readers_language(staff, settings, language):
+    settings.LANGUAGE_CODE = language
+    row = rows.worker(state="lost", end_evidence="E1", end_cause="supervisor saw exit -9")
+    taken = rows.attempt(1, end="taken_over", evidence="E1")
+    rows.history(2, cause="proved dead", from_owner=row.pk, evidence="E1", gap_s=0.02)
+    words = {
+        "en": "its death was proved: supervisor saw exit -9",
+        "zh-hans": "已证实死亡：监管进程看到退出码 -9",
+    }
+    pages = (changelist(Worker), page_of(row), changelist(LeaseHistory), page_of(taken))
+    for url in (*pages, page_of(LeaseHistory.objects.get())):
+        text = staff.get(url).content.decode()
+        assert words[language] in text, url
+        assert language == "en" or "supervisor saw" not in text
+
+
+def test_a_cause_is_told_only_of_the_end_that_the_evidence_names(staff):
+    row = rows.worker(state="left", end_evidence="E0", end_cause="stopped")
+    rows.history(1, cause="expired", from_owner=row.pk, gap_s=70)
+    taken = rows.attempt(1, end="taken_over", evidence="E3")
+    assert "stopped in order" not in staff.get(changelist(LeaseHistory)).content.decode()
+    text = staff.get(page_of(taken)).content.decode()
+    assert "it was silent for too long" in text
+    assert "stopped in order" not in text
+
+
+@rule("coordination LL10")
+def test_a_gap_below_a_minute_is_told_with_hundredths_and_from_when_it_counts(staff):
+    for epoch, gap_s in enumerate((0.02, 0.3, 16.204, 59, 75.5, None), 1):
+        rows.history(epoch, cause="released", gap_s=gap_s)
+    text = staff.get(changelist(LeaseHistory)).content.decode()
+    shown = re.findall(r'field-gap[^"]*">(?:<span class="ops-length">)?([^<]*)<', text)
+    assert shown == ["-", "1 min 15 s", "59.00 s", "16.20 s", "0.30 s", "0.02 s"]
+    assert "counts from the release, or from the last renewal of the holder before" in text
 
 
 @rule("interfaces C-1")
@@ -190,8 +277,6 @@ def test_views_that_write_are_outside_the_request_transaction(name):
 
 @rule("interfaces G-5", "interfaces G-6")
 def test_instants_are_told_relative_to_the_database_clock_and_with_their_zone():
-    import datetime as dt
-
     now = dt.datetime(2026, 3, 29, 0, 59, tzinfo=dt.UTC)
     text = marks.moment(now + dt.timedelta(minutes=2), now, "Europe/Berlin")
     assert "<span>03:01:00 CEST</span> <span>(in 2 min 0 s)</span>" in text

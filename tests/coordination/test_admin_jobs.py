@@ -1,10 +1,12 @@
 """The admin over leased work, tried with task runs: states, attempts, cancel and run again."""
 
+import re
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from coordination.jobs import JobStatus
+from coordination.jobs import RESUMABLE, JobStatus
 from coordination.tasks.models import TaskRun
 from tests.support import rows
 from tests.support.people import user
@@ -49,10 +51,16 @@ def test_the_page_of_a_run_shows_arguments_errors_and_earlier_attempts(operator)
     rows.attempt(1, job_id=job.pk, end="retried", error={"message": "first try"})
     rows.attempt(2, job_id=job.pk, end="taken_over", error=None, evidence="E3")
     rows.attempt(3, job_id=job.pk, end="taken_over", error=None, detail={"cause": "stalled"})
+    rows.worker(state="lost", end_evidence="E1", end_cause="process 7 is gone")
+    rows.attempt(4, job_id=job.pk, end="taken_over", error=None, evidence="E1")
     text = operator.get(
         reverse("admin:roundtable_tasks_taskrun_change", args=[job.pk])
     ).content.decode()
-    causes = ("it was silent for too long", "it made no progress")
+    causes = (
+        "it was silent for too long<",
+        "it made no progress",
+        "its death was proved: process 7 is gone",
+    )
     for part in ("2026-03-29", "first try", "retried", "taken over", *causes):
         assert part in text
 
@@ -87,6 +95,62 @@ def test_run_again_queues_what_ended_badly(operator):
         job.refresh_from_db()
         assert job.status == JobStatus.QUEUED
     assert LogEntry.objects.count() == 2
+
+
+def page_of(job):
+    return reverse("admin:roundtable_tasks_taskrun_change", args=[job.pk])
+
+
+@rule("interfaces F7", "interfaces G-8")
+@pytest.mark.parametrize("status", RESUMABLE)
+def test_the_page_of_a_job_that_ended_badly_lets_it_run_again(operator, status):
+    job = ended(status)
+    answer = operator.get(page_of(job))
+    text = answer.content.decode()
+    assert "It does not run again by itself." in text
+    job.refresh_from_db()
+    assert job.status == status
+    [form] = re.findall(r'<form method="post" action="([^"]+)">(.+?)</form>', text, re.S)
+    fields = dict(re.findall(r'name="([^"]+)" value="([^"]+)"', form[1]))
+    answer = operator.post(form[0], fields)
+    assert answer.headers["Location"] == page_of(job)
+    text = operator.get(page_of(job)).content.decode()
+    assert "1 runs again." in text
+    assert "It does not run again by itself." not in text
+    job.refresh_from_db()
+    assert (job.status, job.reason_params["by"]) == (JobStatus.QUEUED, "op")
+    assert LogEntry.objects.get().object_id == str(job.pk)
+    # Pressed twice, the second press says why nothing happened.
+    answer = operator.post(form[0], fields, follow=True)
+    assert "not possible while it is queued" in answer.content.decode()
+
+
+@rule("interfaces F7", "interfaces R-9")
+def test_on_the_page_of_a_job_too_only_the_permission_lets_it_run_again(client):
+    client.force_login(user("can", VIEW, CANCEL))
+    job = ended(JobStatus.ERROR)
+    text = client.get(page_of(job)).content.decode()
+    assert "It does not run again by itself. Somebody with the permission" in text
+    assert "resume_jobs" not in text
+    act(client, "resume_jobs", job)
+    job.refresh_from_db()
+    assert job.status == JobStatus.ERROR
+
+
+@pytest.mark.parametrize("status", sorted(set(JobStatus) - set(RESUMABLE)))
+def test_no_other_job_offers_to_run_again(operator, status):
+    held = status in (JobStatus.RUNNING, JobStatus.CANCELLING)
+    job = rows.job(TaskRun, status=status, lease_owner="web-1" if held else None)
+    assert "run again by itself" not in operator.get(page_of(job)).content.decode()
+
+
+@rule("interfaces F7")
+def test_no_address_lets_a_job_run_again_by_being_opened(operator):
+    job = ended(JobStatus.QUARANTINED)
+    asked = {"action": "resume_jobs", "_selected_action": str(job.pk), "_from_page": "1"}
+    operator.get(reverse(LIST), asked, follow=True)
+    job.refresh_from_db()
+    assert job.status == JobStatus.QUARANTINED
 
 
 @rule("interfaces F7", "interfaces R-9")

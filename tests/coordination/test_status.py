@@ -2,9 +2,12 @@
 
 import datetime as dt
 import json
+import re
+from unittest.mock import Mock
 
 import pytest
 from django.core.management import call_command
+from django.db import OperationalError, connection
 from django.utils import timezone, translation
 
 from coordination import status
@@ -19,6 +22,8 @@ from tests.support import engine as rows
 from tests.support.rules import rule
 
 NOW = dt.datetime(2026, 3, 1, 12, 0, tzinfo=dt.UTC)
+HANGS = {"loops": {"x": {"stalled": True, "error": "KeyError"}}}
+FAILS = {"loops": {"x": {"error": "KeyError"}}}
 
 
 def member(name="web-2", **changed):
@@ -35,6 +40,9 @@ def member(name="web-2", **changed):
         **changed,
     }
     return Member(**values)
+
+
+SERVANT = member("b", roles=("dispatcher",))
 
 
 def holder(left_s=12, *, owner="web-2:1:x", epoch=14):
@@ -63,7 +71,11 @@ def facts(*members, embedded=False, lead=True, since_s=None):
         (facts(member(lease_left_s=-0.1, heartbeat_s=15.1)), status.NOT_RENEWING, False),
         (facts(member(roles=())), status.NO_WORKER, False),
         (facts(member(roles=("dispatcher",))), status.NO_SCHEDULER, False),
-        (facts(member(info={"loops": {"x": {"stalled": True}}})), status.LOOP_BROKEN, False),
+        (facts(member(info=HANGS)), status.LOOP_STALLED, False),
+        (facts(member(), member("b", info=HANGS)), status.LOOP_STALLED, False),
+        (facts(member(info=FAILS), member("b", info=HANGS)), status.LOOP_STALLED, False),
+        (facts(member(), member("b", info=HANGS), lead=None), status.NO_LEADER, False),
+        (facts(member(info=HANGS), SERVANT, lead=None), status.LOOP_STALLED, False),
         (facts(member(), lead=None), status.NO_LEADER, False),
         (facts(member(), lead=holder(-1), since_s=18), status.NO_LEADER, False),
         (facts(member(), lead=holder(owner=None), since_s=18), status.NO_LEADER, False),
@@ -72,11 +84,7 @@ def facts(*members, embedded=False, lead=True, since_s=None):
         (facts(member(), member("b", schema_version="5-b")), status.DEGRADED, True),
         (facts(member(), embedded=True), status.EMBEDDED, True),
         (facts(member(), member("b")), status.HEALTHY, True),
-        (
-            facts(member(), member("b", info={"loops": {"x": {"error": "KeyError"}}})),
-            status.LOOP_BROKEN,
-            False,
-        ),
+        (facts(member(), member("b", info=FAILS)), status.LOOP_BROKEN, False),
     ],
 )
 def test_the_verdict_of_each_situation(found, code, healthy):
@@ -94,6 +102,22 @@ def test_the_healthy_sentence_names_leader_epoch_tick_and_counts():
         "Healthy. web-2 leads (epoch 14, since 9:57 a.m., 2 h 3 min). "
         "Last tick 4 s ago. 2 workers, 1 version."
     )
+
+
+@rule("interfaces C-1")
+def test_the_embedded_sentence_says_for_how_long_it_has_led():
+    text = judge(facts(member(), embedded=True)).text()
+    assert "(epoch 14, since 9:57 a.m., 2 h 3 min)" in text
+
+
+@rule("coordination HB6")
+def test_a_loop_that_hangs_is_named_and_nothing_is_said_to_go_on():
+    text = judge(facts(member(), member("b", info=HANGS))).text()
+    assert text == (
+        "The loop x of b hangs: that process leads nobody and claims no work until it ticks "
+        "again. If it does not, restart it."
+    )
+    assert "go on" in judge(facts(member(info=FAILS))).text()
 
 
 @rule("interfaces C-1")
@@ -233,3 +257,82 @@ class TestReading:
         first.leadership.claim()
         call_command("coordination_status")
         assert "epoch 1" in capsys.readouterr().out
+
+    @rule("interfaces M-8", "architecture D7")
+    def test_the_page_tells_causes_in_the_readers_language_and_short_gaps(self):
+        first, second = two_workers()
+        first.leadership.claim()
+        reaper.take_over(first.owner, EvidenceClass.PROVED, cause="supervisor saw exit -9")
+        second.leadership.claim()
+        LeaseHistory.objects.filter(to_owner=second.owner).update(gap_s=0.02)
+        with translation.override("zh-hans"):
+            lines = list(coordination_status.page(status.snapshot()))
+        text = "\n".join(lines)
+        assert "监管进程看到退出码 -9" in text
+        assert "supervisor saw" not in text
+        [taken] = [line for line in lines if "0.02 s" in line]
+        assert "已证实死亡" in taken
+        [head] = [line for line in lines if line.startswith("TAKEN")]
+        wide = sum(1 for letter in taken[: taken.index("0.02")] if ord(letter) > 0x2E80)
+        assert taken.index("0.02") + wide == head.index("GAP")
+
+
+def ends_after(looks, monkeypatch):
+    """Let the watching person press Ctrl-C in the pause after so many looks."""
+    pauses = iter([None] * (looks - 1))
+
+    def sleep(_seconds):
+        try:
+            next(pauses)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(coordination_status.time, "sleep", sleep)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestWatching:
+    @rule("interfaces M-8")
+    def test_a_server_that_restarts_is_a_line_and_the_next_look_has_a_new_connection(
+        self, monkeypatch, capsys
+    ):
+        first, _ = two_workers()
+        first.leadership.claim()
+        looks = iter([None, OperationalError("terminating\n\tconnection"), None])
+        read, used = status.snapshot, []
+
+        def snapshot():
+            used.append(connection.connection)
+            if trouble := next(looks):
+                raise trouble
+            return read()
+
+        monkeypatch.setattr(status, "snapshot", snapshot)
+        ends_after(3, monkeypatch)
+        call_command("coordination_status", "--watch", "2")
+        said = capsys.readouterr()
+        assert said.out.count("epoch 1") == 2
+        told = r"\d\d:\d\d:\d\d error: the database does not answer: terminating connection\n"
+        assert re.fullmatch(told, said.err)
+        # What broke was closed, so that the third look connects anew.
+        assert used[1] is not None
+        assert used[2] is None
+
+    @rule("interfaces M-8")
+    @pytest.mark.parametrize(("trouble", "code"), [(None, 6), (OperationalError("no server"), 3)])
+    def test_the_last_verdict_is_the_exit_code(self, monkeypatch, capsys, trouble, code):
+        if trouble is not None:
+            monkeypatch.setattr(status, "snapshot", Mock(side_effect=trouble))
+        ends_after(2, monkeypatch)
+        with pytest.raises(SystemExit) as left:
+            call_command("coordination_status", "--watch", "2")
+        assert left.value.code == code
+        assert capsys.readouterr().err.count("error:") == (0 if trouble is None else 2)
+
+    @rule("interfaces M-8")
+    def test_without_watch_an_outage_ends_it(self, monkeypatch, capsys):
+        monkeypatch.setattr(status, "snapshot", Mock(side_effect=OperationalError("no server")))
+        with pytest.raises(SystemExit) as left:
+            call_command("coordination_status")
+        assert left.value.code == 3
+        assert "error: the database does not answer: no server\nhint:" in capsys.readouterr().err

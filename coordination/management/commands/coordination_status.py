@@ -7,13 +7,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unicodedata import east_asian_width
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import Error as DatabaseFault
+from django.utils import timezone
 
 from coordination import status
 from coordination.coordinator import ExitCode
-from coordination.models import WorkerState
+from coordination.database import close_thread_connections
+from coordination.models import LeaseCause, WorkerState
 
 WIDTH = 100
 
@@ -34,30 +37,52 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print once, or again and again."""
-        healthy = self._show(as_json=options["json"])
-        try:
-            while options["watch"]:
-                time.sleep(options["watch"])
-                self.stdout.write("")
-                healthy = self._show(as_json=False)
-        except KeyboardInterrupt:
-            pass  # the person has seen enough; the last verdict is the exit code
-        if not healthy:
-            sys.exit(int(ExitCode.UNHEALTHY))
+        if options["watch"]:
+            code = self._watch(options["watch"])
+        else:
+            code = self._once(as_json=options["json"])
+        if code is not ExitCode.CLEAN:
+            sys.exit(int(code))
 
-    def _show(self, *, as_json: bool) -> bool:
+    def _once(self, *, as_json: bool) -> ExitCode:
         try:
-            found = status.snapshot()
+            return self._show(as_json=as_json)
         except DatabaseFault as error:
-            self.stderr.write(f"error: the database does not answer: {str(error).strip()}")
+            self.stderr.write(f"error: {_silence(error)}")
             self.stderr.write("hint: Is it up, and is `migrate` done?")
-            sys.exit(int(ExitCode.UNREACHABLE))
+            return ExitCode.UNREACHABLE
+
+    def _watch(self, every_s: float) -> ExitCode:
+        """Print until Ctrl-C; the last verdict is the exit code.
+
+        A server that restarts is what somebody watches for: an outage is a line of the output.
+        """
+        code = ExitCode.UNREACHABLE
+        try:
+            while True:
+                try:
+                    code = self._show(as_json=False)
+                except DatabaseFault as error:
+                    self.stderr.write(f"{timezone.localtime():%H:%M:%S} error: {_silence(error)}")
+                    # A broken connection never heals; the next look opens another.
+                    close_thread_connections()
+                time.sleep(every_s)
+                self.stdout.write("")
+        except KeyboardInterrupt:
+            return code  # the person has seen enough
+
+    def _show(self, *, as_json: bool) -> ExitCode:
+        found = status.snapshot()
         if as_json:
             self.stdout.write(json.dumps(found, indent=2, ensure_ascii=False, default=str))
         else:
             for line in page(found):
                 self.stdout.write(line)
-        return bool(found["verdict"]["healthy"])
+        return ExitCode.CLEAN if found["verdict"]["healthy"] else ExitCode.UNHEALTHY
+
+
+def _silence(error: DatabaseFault) -> str:
+    return f"the database does not answer: {' '.join(str(error).split())}"
 
 
 def page(found: dict[str, Any]) -> Iterator[str]:
@@ -108,8 +133,8 @@ def page(found: dict[str, Any]) -> Iterator[str]:
                 (row["at"] or "")[:19],
                 row["name"],
                 str(row["epoch"]),
-                row["cause"],
-                _seconds(row["gap_s"]),
+                str(dict(LeaseCause.choices).get(row["cause"], row["cause"])),
+                _seconds(row["gap_s"], 2),
                 row["to"] or "-",
             )
             for row in found["history"][:5]
@@ -139,11 +164,20 @@ def table(
 
 
 def _cell(text: str, width: int) -> str:
-    return (text if len(text) <= width else text[: width - 1] + "…").ljust(width)
+    if _columns(text) > width:
+        while _columns(text) > width - 1:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (width - _columns(text))
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
+def _columns(text: str) -> int:
+    """How many columns of a terminal it takes: Chinese characters take two."""
+    return sum(2 if east_asian_width(letter) in "FW" else 1 for letter in text)
+
+
+def _seconds(value: float | None, places: int = 1) -> str:
+    return "-" if value is None else f"{value:.{places}f} s"
 
 
 def _wrapped(text: str) -> Iterator[str]:
