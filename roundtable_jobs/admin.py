@@ -44,6 +44,7 @@ class RoundtableJobAdmin(LeasedJobAdmin):
         "title_text",
         "user",
         "state_word",
+        "reason",
         "outcome_word",
         "rounds",
         "consensus",

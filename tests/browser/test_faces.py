@@ -171,6 +171,25 @@ def test_pausing_asks_for_a_note_on_a_page_that_is_accessible(page, live_server)
     assert "vendor outage" in page.inner_text("#result_list")
 
 
+@rule("interfaces F7", "interfaces G-3")
+@pytest.mark.parametrize("model", [TaskRun, RoundtableJob])
+def test_a_job_that_ended_badly_runs_again_from_its_own_page(page, live_server, model):
+    user("root", superuser=True)
+    job = rows.job(model, status="quarantined", finished_at=dbnow())
+    enter(page.context, live_server, "root")
+    opened = reverse(f"admin:{model._meta.label_lower.replace('.', '_')}_change", args=[job.pk])
+    page.goto(opened)
+    assert "It does not run again by itself." in page.inner_text("#content")
+    assert page.problems == []
+    assert beyond_the_baseline(page) == []
+    page.click(".ops-resume button")
+    page.wait_for_selector(".messagelist:has-text('1 runs again.')")
+    assert page.url == live_server.url + opened
+    assert page.locator(".ops-resume").count() == 0
+    job.refresh_from_db()
+    assert job.status == "queued"
+
+
 def event(subject):
     TriggerEvent.objects.create(
         kind="dataset.version", subject=subject, data={}, occurred_at=dbnow()

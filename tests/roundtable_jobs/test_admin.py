@@ -5,7 +5,9 @@ import uuid
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
+from django.utils.html import escape
 
+from coordination import reasons
 from coordination.database import dbnow
 from coordination.jobs import JobStatus
 from roundtable_jobs.models import (
@@ -85,6 +87,16 @@ def test_the_page_of_a_roundtable_shows_what_was_said_as_text(client):
     text = client.get(page_of(job)).content.decode()
     assert "First &lt;b&gt;words&lt;/b&gt;" in text
     assert "Not spoken: the budget is spent." in text
+
+
+def test_the_list_tells_why_a_roundtable_is_where_it_is(client):
+    client.force_login(user("root", superuser=True))
+    job = table(status=JobStatus.QUARANTINED, finished_at=dbnow(), reason_code="crashed_too_often",
+                reason_params={})  # fmt: skip
+    why = reasons.render(job.reason_code, job.reason_params)
+    assert "unknown" not in why
+    assert escape(why) in client.get(reverse(LIST)).content.decode()
+    assert "It does not run again by itself." in client.get(page_of(job)).content.decode()
 
 
 @rule("interfaces J-2")
