@@ -14,6 +14,9 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error as DatabaseFault
+
+from coordination.coordinator import ExitCode
 
 
 class Refused(CommandError):
@@ -68,7 +71,7 @@ class VerbCommand(BaseCommand):
         super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run the verb; called from code, a refusal is a CommandError."""
+        """Run the verb; called from code, a refusal is a CommandError, an outage Django's error."""
         try:
             return super().execute(*args, **options)
         except Refused as refusal:
@@ -78,6 +81,12 @@ class VerbCommand(BaseCommand):
             if refusal.hint:
                 self.stderr.write(f"hint: {refusal.hint}")
             sys.exit(refusal.returncode)
+        except DatabaseFault as fault:
+            if options.get("traceback") or not self._from_shell:
+                raise
+            self.stderr.write(f"error: {str(fault).strip()}")
+            self.stderr.write("hint: Is the database up, and is `migrate` done?")
+            sys.exit(ExitCode.UNREACHABLE)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the verb and leave with its exit code unless that is 0."""

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import IntegrityError
 
 from coordination import claims, database
+from coordination.conf import conf as cluster
 from coordination.errors import JobNotFound, StateConflict
 from coordination.ids import uuid7
 from coordination.jobs import ENDED, CancelMode, JobStatus
@@ -194,6 +195,7 @@ def _row(new: NewRoundtable, snapshot: Snapshot, key: str | None) -> RoundtableJ
         id=uuid7(),
         kind=KIND,
         hooked=True,
+        max_crashes=cluster.MAX_CRASHES,
         priority=new.priority,
         run_after=run_after,
         idempotency_key=new.idempotency_key,

@@ -31,6 +31,11 @@ def test_a_created_job_is_queued_with_a_complete_snapshot(table):
 
 
 @rule("roundtable 3")
+def test_a_job_may_crash_as_often_as_the_cluster_says(table, settings):
+    settings.COORDINATION = {"MAX_CRASHES": 5}
+    assert create().max_crashes == 5
+
+
 def test_a_seed_is_drawn_when_none_is_given(table):
     raw = {key: value for key, value in raw_snapshot().items() if key != "seed"}
     assert create(raw).input_snapshot["seed"] != create(raw).input_snapshot["seed"]

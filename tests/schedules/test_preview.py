@@ -127,25 +127,33 @@ def test_called_from_code_a_refusal_is_a_command_error_with_exit_code_2(argument
     assert refusal.value.hint
 
 
+def manage(*arguments):
+    """`manage.py schedules ...` as a shell runs it, with no database to be had."""
+    return subprocess.run(
+        [sys.executable, ROOT / "manage.py", "schedules", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 @rule("interfaces M-9", "interfaces M-12", "interfaces M-5")
 def test_from_the_shell_it_needs_no_database_and_refuses_in_two_lines():
-    script = ROOT / "manage.py"
-    env = {**os.environ, "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}
-
-    def manage(*arguments):
-        return subprocess.run(
-            [sys.executable, script, "schedules", "preview", *arguments],
-            cwd=ROOT,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-
-    good = manage("0 0 * * *", "--tz", "UTC", "-n", "1", "--from", "2026-01-01T00:00Z", "--json")
+    span = ("-n", "1", "--from", "2026-01-01T00:00Z", "--json")
+    good = manage("preview", "0 0 * * *", "--tz", "UTC", *span)
     assert (good.returncode, ats(json.loads(good.stdout))) == (0, ["2026-01-02T00:00:00Z"])
-    bad = manage("0 24 * * *", "--tz", "UTC")
+    bad = manage("preview", "0 24 * * *", "--tz", "UTC")
     assert bad.returncode == 2
     assert [line.partition(":")[0] for line in bad.stderr.splitlines()] == ["error", "hint"]
     assert "24 is outside 0-23" in bad.stderr
+
+
+@rule("interfaces M-12", "interfaces M-5")
+def test_a_verb_that_needs_the_database_says_when_it_is_away():
+    away = manage("audit")
+    assert away.returncode == 3
+    assert "Traceback" not in away.stderr
+    assert "hint: Is the database up" in away.stderr
