@@ -385,7 +385,7 @@ def _lost_badge(row: Worker) -> object:
     if row.end_cause == FENCED_CAUSE:
         # It gave this identity up itself and went on with another.
         return marks.badge(Role.LATE, "◐", _("fenced"))
-    return marks.badge(Role.FAILED, "✕", _("lost"))
+    return marks.badge(Role.FAILED, "✕", _("gone"))
 
 
 def _ending(evidence: str, cause: str) -> object:
