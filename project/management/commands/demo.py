@@ -238,7 +238,7 @@ class Command(BaseCommand):
             show.unhealthy_since = None
             return
         show.unhealthy_since = show.unhealthy_since or time.monotonic()
-        if verdict.code in (status.LOOP_BROKEN, status.LOOP_STALLED) or (
+        if verdict.code == status.LOOP_BROKEN or (
             time.monotonic() - show.unhealthy_since > UNHEALTHY_LIMIT_S
         ):
             tails = "\n".join(f"{player.name}:\n{player.tail()}" for player in show.players)
