@@ -146,8 +146,11 @@ class Fence:
         asks; unbound callers are never raised at. Call before every write or outside effect.
         """
         bound = bound or self._bound.get()
-        if self.stale():
-            self.trip("the lease ran out without a confirmed renewal")
+        # One state for question and trip: between two, another thread may trip and register anew.
+        state = self._state
+        if is_stale(state, self._clock.now(), self.ttl_s):
+            why = "the lease ran out without a confirmed renewal"
+            self.trip(why, generation=state.generation)
         if bound is not None and refuses(
             self._state, bound.generation, self._clock.now(), self.ttl_s
         ):

@@ -157,6 +157,40 @@ def test_news_about_an_older_generation_trip_nothing():
     assert one.generation == 1
 
 
+class _Interrupted(FakeClock):
+    """Lets something happen while somebody reads the clock."""
+
+    meanwhile = None
+
+    def now(self):
+        read = super().now()
+        happens, self.meanwhile = self.meanwhile, None
+        if happens is not None:
+            happens()
+        return read
+
+
+@rule("coordination SF6", "coordination SF5")
+def test_a_check_that_saw_an_older_generation_stale_does_not_trip_the_new_one():
+    clock = _Interrupted()
+    one = fence(clock)
+    bound = one.bind()
+    one.unbind()
+    calls = []
+    one.on_trip(calls.append)
+    clock.advance(T + 1)
+
+    def trip_and_rejoin():
+        one.trip("the beat saw it")
+        one.renewed(at=clock.now(), generation=1)
+
+    clock.meanwhile = trip_and_rejoin
+    one.check()
+    assert (one.generation, one.pending(), calls) == (1, False, ["the beat saw it"])
+    with pytest.raises(Fenced):
+        bound.check()
+
+
 @rule("coordination HB4")
 def test_a_renewal_that_was_sent_earlier_never_shortens_the_trust():
     clock = FakeClock()
