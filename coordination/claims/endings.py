@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -142,6 +142,8 @@ def _with_error(
 
 
 def _one(verb: Verb, ending: Ending) -> None:
+    kept = gate.kept_inside(database.connection_of(), ending.claim)
+    ending = replace(ending, columns={**kept, **ending.columns})
     if end_batch(verb, [ending]):
         raise LostClaim(
             f"{verb.name}: {ending.claim.job_id} is no longer held by {ending.claim.owner} in "

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 from django.db.models.sql import UpdateQuery
@@ -20,7 +20,7 @@ from django.db.models.sql import UpdateQuery
 from coordination import database
 from coordination.claims.sql import PROTECTED, held_guard, table_of
 from coordination.database import DbNow, Fragments
-from coordination.errors import ConfigurationError, LostClaim
+from coordination.errors import ConfigurationError, CoordinationError, LostClaim
 from coordination.jobs import HELD, Claim, LeasedJob
 
 
@@ -51,11 +51,11 @@ def note(claim: Claim, **columns: Any) -> None:
     With the commit gate where one of this claim is open on this thread's connection (FD2),
     at once elsewhere; then it raises LostClaim on zero rows.
     """
-    for opened in _gates(database.connection_of()):
-        if opened.claim == claim:
-            opened.update(**columns)
-            return
-    update(claim, **columns)
+    opened = _gate_of(database.connection_of(), claim)
+    if opened is not None:
+        opened.update(**columns)
+    else:
+        update(claim, **columns)
 
 
 def update_sql(model: type[LeasedJob]) -> str:
@@ -89,9 +89,19 @@ class Gate:
         self._final: dict[str, Any] | None = None
         self._ended: str | None = None
 
+        self.committed = False
+
     def update(self, **columns: Any) -> None:
-        """Keep columns to be written with the gate, so that nobody waits for the body."""
+        """Keep columns to be written with the gate, so that nobody waits for the body.
+
+        A verb that ends the job inside the block takes those with it that were kept by then.
+        """
         self._columns.update(columns)
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The columns kept so far."""
+        return dict(self._columns)
 
     def finish(self, **columns: Any) -> None:
         """End the job as done in this transaction: effect and outcome commit together."""
@@ -102,33 +112,54 @@ class Gate:
         """Whether the job ends with this block."""
         return self._final is not None or self._ended is not None
 
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended with this block: its transaction has committed."""
+        return self.committed and self.finished
+
     def note_end(self, status: str) -> None:
         """A verb has ended the job inside the block; its own guard is the re-check."""
         self._ended = status
 
+    def note_commit(self) -> None:
+        """The block's transaction has committed; what its `on_commit` hooks do changes nothing."""
+        self.committed = True
+
     def close(self, connection: BaseDatabaseWrapper) -> None:
-        """The last statement: prove that the claim still holds, or raise LostClaim."""
+        """The last statement: prove that the claim still holds, or raise LostClaim.
+
+        An end that a savepoint undid and that nothing replaced is an error of the body
+        (CoordinationError): committed without it, the job would stay held with nobody to end it.
+        """
+        undone = self._ended is not None
+        if undone and self._found(connection, ended_sql, [self._ended]):
+            return
         if self._final is not None:
             from coordination.claims import endings  # endings reports to open gates
 
-            if self._columns:
-                self._final = {**self._columns, **self._final}
-            endings.finish(self.claim, **self._final)
-        elif self._ended is not None:
-            self._check(connection, ended_sql, [self._ended])
-        elif self._columns:
+            endings.finish(self.claim, **{**self._columns, **self._final})
+        elif self._columns and not undone:
             update(self.claim, **self._columns)
-        else:
-            self._check(connection, gate_sql, [])
+        elif not self._found(connection, gate_sql, []):
+            raise LostClaim(_lost(self.claim))
+        elif undone:
+            raise CoordinationError(
+                f"{self.claim.job_id} was ended inside fenced_atomic (as {self._ended}), and a "
+                "savepoint undid that; the block was rolled back. Call the verb outside of the "
+                "inner atomic block, or let its error pass."
+            )
 
-    def _check(self, connection: BaseDatabaseWrapper, build: Any, extra: list[Any]) -> None:
+    def _found(self, connection: BaseDatabaseWrapper, build: Any, extra: list[Any]) -> bool:
         claim, fragments = self.claim, database.sql_for(connection)
         params = [fragments.uuid_in(claim.job_id), claim.owner, claim.attempt, *extra]
-        if not database.fetch(connection, build(fragments, claim.model), params):
-            raise LostClaim(
-                f"{claim.job_id} is no longer held by {claim.owner} in attempt {claim.attempt}; "
-                "the transaction was rolled back."
-            )
+        return bool(database.fetch(connection, build(fragments, claim.model), params))
+
+
+def _lost(claim: Claim) -> str:
+    return (
+        f"{claim.job_id} is no longer held by {claim.owner} in attempt {claim.attempt}; "
+        "the transaction was rolled back."
+    )
 
 
 def gate_sql(fragments: Fragments, model: type[LeasedJob]) -> str:
@@ -153,10 +184,11 @@ def fenced_atomic(claim: Claim | None, *, using: str | None = None) -> Iterator[
     """A transaction that commits only while `claim` still holds its job.
 
     The business effect and, with `gate.finish()` or `claims.finish`, the outcome commit
-    together, so the effect happens exactly once. Refuses an outer transaction (RuntimeError)
-    and another database than the job's (ConfigurationError). `on_commit` hooks run after it.
-    Without a claim it is plain `atomic`. Raises LostClaim instead of committing when the job
-    was taken over, whenever that happened.
+    together, so the effect happens exactly once. Refuses an outer transaction (RuntimeError),
+    another database than the job's and a connection without autocommit, where nothing would
+    commit it (ConfigurationError). `on_commit` hooks run after it. Without a claim it is plain
+    `atomic`. Raises LostClaim instead of committing when the job was taken over, whenever that
+    happened, also where the server answers with a serialization failure.
     """
     alias = database.alias()
     if using not in (None, alias):
@@ -169,11 +201,24 @@ def fenced_atomic(claim: Claim | None, *, using: str | None = None) -> Iterator[
             yield None
         return
     connection = database.connection_of()
-    with transaction.atomic(using=alias, durable=True):
-        gate = Gate(claim)
-        with _open(connection, gate):
-            yield gate
-        gate.close(connection)
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        raise ConfigurationError(
+            f"Autocommit is off on {alias!r}, so the end of fenced_atomic would not commit. Call "
+            "transaction.set_autocommit(True) before it."
+        )
+    gate = Gate(claim)
+    try:
+        with transaction.atomic(using=alias, durable=True):
+            # The first hook: whatever the body's own ones raise, it has committed.
+            transaction.on_commit(gate.note_commit, using=alias)
+            with _open(connection, gate):
+                yield gate
+            gate.close(connection)
+    except DatabaseError as error:
+        # Above READ COMMITTED a row that was taken over is a conflict, not zero rows.
+        if database.is_conflict(error) and not gate.committed and not held(claim).exists():
+            raise LostClaim(_lost(claim)) from error
+        raise
 
 
 @contextlib.contextmanager
@@ -192,8 +237,18 @@ def _gates(connection: BaseDatabaseWrapper) -> list[Gate]:
     return found
 
 
+def _gate_of(connection: BaseDatabaseWrapper, claim: Claim) -> Gate | None:
+    return next((gate for gate in _gates(connection) if gate.claim == claim), None)
+
+
+def kept_inside(connection: BaseDatabaseWrapper, claim: Claim) -> dict[str, Any]:
+    """What an open gate of `claim` keeps to be written; a verb that ends the job takes it along."""
+    opened = _gate_of(connection, claim)
+    return {} if opened is None else opened.kept
+
+
 def ended_inside(connection: BaseDatabaseWrapper, claim: Claim, status: str) -> None:
     """Tell an open gate of `claim`, if there is one, that a verb has ended the job."""
-    for gate in _gates(connection):
-        if gate.claim == claim:
-            gate.note_end(status)
+    opened = _gate_of(connection, claim)
+    if opened is not None:
+        opened.note_end(status)

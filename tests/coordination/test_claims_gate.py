@@ -1,14 +1,16 @@
 """The commit gate: no stale effect commits, whenever the claim was lost (J3, FD2)."""
 
+import threading
+
 import pytest
 from django.contrib.auth.models import Group
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 
 from coordination import claims
-from coordination.errors import ConfigurationError, LostClaim
+from coordination.errors import ConfigurationError, CoordinationError, LostClaim
 from coordination.models import EvidenceClass
 from coordination.tasks.models import TaskRun
-from tests.support.engine import OTHER, WORKER, fresh, in_thread, job, token_of
+from tests.support.engine import OTHER, WORKER, fresh, in_thread, job, token_of, wait_for
 from tests.support.rules import rule
 
 pytestmark = [pytest.mark.django_db, rule("jobs J3", "coordination FD2")]
@@ -99,6 +101,95 @@ def test_a_take_over_that_comes_after_the_gate_leaves_the_job_to_the_commit(engi
 
 
 @concurrent
+@rule("coordination FD2")
+def test_a_hand_back_waits_for_a_block_that_has_passed_its_gate(engine):
+    """A plain UPDATE that changes no key column passes FOR KEY SHARE, so that is too weak."""
+    if engine == "sqlite":
+        pytest.skip("SQLite has one writer, so nothing can come between gate and commit")
+    row = job("running")
+    token = token_of(row)
+    done = threading.Event()
+
+    def hand_back():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            sessions.extend(cursor.fetchone())
+        claims.release(token)
+        done.set()
+
+    sessions = []
+    with claims.fenced_atomic(token):
+        Group.objects.create(name="effect")
+        claims.Gate(token).close(connection)  # with the commit still ahead
+        join = in_thread(hand_back)
+        wait_for(lambda: done.is_set() or (sessions and waits_for_a_lock(sessions[0])))
+        assert not done.is_set()
+    join()
+    assert (effects(), fresh(row).status) == (1, "queued")
+
+
+def waits_for_a_lock(pid):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT cardinality(pg_blocking_pids(%s))", [pid])
+        return cursor.fetchone()[0]
+
+
+@concurrent
+@rule("coordination FD5")
+@pytest.mark.parametrize("wants", ["nothing", "the finish", "an update"])
+@pytest.mark.parametrize(
+    ("what", "raised"), [("take over", LostClaim), ("cancel", OperationalError)]
+)
+def test_above_read_committed_a_lost_claim_is_told_from_a_conflict(engine, what, raised, wants):
+    if engine == "sqlite":
+        pytest.skip("SQLite has one writer and so no conflict")
+    row = job("running")
+    token = token_of(row)
+
+    def meanwhile():
+        if what == "cancel":
+            claims.request_cancel(TaskRun, row.pk, by="me")
+        else:
+            claims.take_over(WORKER, EvidenceClass.SILENT)
+
+    def body():
+        with claims.fenced_atomic(token) as gate:
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            Group.objects.create(name="effect")
+            in_thread(meanwhile)()
+            if wants == "the finish":
+                gate.finish(result=1)
+            elif wants == "an update":
+                gate.update(progress={"n": 1})
+
+    with pytest.raises(raised):
+        body()
+    assert effects() == 0
+
+
+@concurrent
+@rule("coordination FD5")
+def test_a_conflict_of_a_hook_on_commit_is_no_lost_claim(engine):
+    if engine == "sqlite":
+        pytest.skip("SQLite has one writer and so no conflict")
+    row = job("running")
+
+    def hook():
+        with connection.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$")
+
+    def body():
+        with claims.fenced_atomic(token_of(row)) as gate:
+            transaction.on_commit(hook)
+            gate.finish(result=1)
+
+    with pytest.raises(OperationalError):
+        body()
+    assert fresh(row).status == "done"
+
+
+@concurrent
 def test_the_body_holds_no_lock_on_its_job_before_the_gate(engine):
     if engine == "sqlite":
         pytest.skip("SQLite has one write lock for everything")
@@ -133,6 +224,65 @@ def test_a_verb_inside_the_block_ends_the_job():
         claims.finish(token_of(row), result=1)
         assert gate.finished
     assert (fresh(row).status, effects()) == ("done", 1)
+
+
+@rule("jobs T3")
+@pytest.mark.parametrize(("verb", "status"), [(claims.finish, "done"), (claims.release, "queued")])
+def test_a_verb_inside_the_block_takes_the_kept_columns_along(verb, status):
+    row = job("running")
+    with claims.fenced_atomic(token_of(row)) as gate:
+        gate.update(progress={"n": 9})
+        verb(token_of(row))
+    assert (fresh(row).status, fresh(row).progress) == (status, {"n": 9})
+
+
+def test_what_a_verb_says_itself_wins_over_the_kept_columns():
+    row = job("running")
+    with claims.fenced_atomic(token_of(row)) as gate:
+        gate.update(progress={"n": 9})
+        claims.finish(token_of(row), progress={"n": 10})
+    assert fresh(row).progress == {"n": 10}
+
+
+def test_what_was_ended_inside_is_not_ended_again():
+    row = job("running")
+    with claims.fenced_atomic(token_of(row)) as gate:
+        claims.finish(token_of(row), result=1)
+        gate.finish(result=2)
+    assert (fresh(row).status, fresh(row).result) == ("done", 1)
+
+
+def undo_an_end(token):
+    try:
+        with transaction.atomic():
+            claims.finish(token, result=1)
+            raise IntegrityError("undo the end")
+    except IntegrityError:
+        pass
+
+
+def test_an_undone_end_whose_claim_is_held_is_an_error_and_not_a_lost_claim():
+    row = job("running")
+
+    def body():
+        with claims.fenced_atomic(token_of(row)) as gate:
+            Group.objects.create(name="effect")
+            gate.update(progress={"n": 1})
+            undo_an_end(token_of(row))
+
+    with pytest.raises(CoordinationError, match="a savepoint undid that"):
+        body()
+    assert (effects(), fresh(row).status) == (0, "running")
+
+
+def test_an_undone_end_may_be_replaced_by_the_gate():
+    row = job("running")
+    with claims.fenced_atomic(token_of(row)) as gate:
+        gate.update(progress={"n": 1})
+        undo_an_end(token_of(row))
+        gate.finish(result=2)
+    stored = fresh(row)
+    assert (stored.status, stored.result, stored.progress) == ("done", 2, {"n": 1})
 
 
 @concurrent
@@ -179,6 +329,17 @@ def test_an_outer_transaction_is_refused():
     row = job("running")
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
         claims.fenced_atomic(token_of(row)).__enter__()
+
+
+@concurrent
+def test_a_connection_without_autocommit_is_refused():
+    row = job("running")
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(ConfigurationError, match=r"set_autocommit\(True\)"):
+            claims.fenced_atomic(token_of(row)).__enter__()
+    finally:
+        transaction.set_autocommit(True)
 
 
 def test_another_database_is_refused():
