@@ -7,6 +7,8 @@ outermost frame of an execution.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class CoordinationError(Exception):
     """Root of the errors of this app."""
@@ -46,3 +48,12 @@ class Fenced(BaseException):
 
 class LostClaim(Fenced):
     """A write named owner and attempt and matched no row: somebody else holds the job."""
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """What was raised: `error` itself, or what a group of any depth holds (`TaskGroup`)."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

@@ -8,6 +8,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from coordination.database.connections import alias, is_postgres
+from coordination.errors import leaves
 
 LOCK_TIMEOUT = "55P03"
 CONFLICTS = ("40001", "40P01")
@@ -46,8 +47,13 @@ def is_outage(error: BaseException) -> bool:
 
     A body that meets one has not failed (J5). A statement that the server answered with an
     error leaves its connection open and is no outage, nor is the loss of another database.
-    Asks nothing: the traceback tells which connection it was, in whichever thread.
+    In a group one such error is enough: with its connection the others lost theirs. Asks
+    nothing: the traceback tells which connection it was, in whichever thread.
     """
+    return any(_broke(leaf) for leaf in leaves(error))
+
+
+def _broke(error: BaseException) -> bool:
     if not isinstance(error, OperationalError | InterfaceError):
         return False
     trace = error.__traceback__

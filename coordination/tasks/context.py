@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coordination import claims
+from django.db import OperationalError
+
+from coordination import claims, database
 from coordination.dispatcher import Execution
 from coordination.jobs import Claim
 from coordination.tasks.compat import TaskContext
@@ -77,7 +79,38 @@ class DurableContext(_Base):  # type: ignore[misc]  # frozen at run time, the st
         once; what the body does afterwards no longer counts. None stands for the gate inline.
         """
         self.check()
-        with claims.fenced_atomic(self.claim) as gate:
+        with fenced_atomic(self.handle) as gate:
             yield gate
-        if self.handle is not None and gate is not None and gate.finished:
-            self.handle.note_end()
+
+
+@contextmanager
+def fenced_atomic(handle: Execution | None) -> Iterator[claims.Gate | None]:
+    """The gate of an attempt that learns whether its task has ended in the block.
+
+    Also when a hook on commit raises: the end is committed then. Raises TaskCancelled for a
+    conflict while a cancel was asked: above READ COMMITTED the request itself makes one.
+    """
+    if handle is None:
+        with claims.fenced_atomic(None):
+            yield None
+        return
+    gate = None
+    try:
+        with claims.fenced_atomic(handle.claim) as gate:
+            yield gate
+    except OperationalError as error:
+        if not database.is_conflict(error) or not _cancel_asked(handle):
+            raise
+        raise TaskCancelled(f"{handle.claim.job_id} was asked to stop.") from error
+    finally:
+        if gate is not None and gate.ended:
+            handle.note_end()
+
+
+def _cancel_asked(handle: Execution) -> bool:
+    """Whether a cancel was asked, by the row: the dispatcher may not have looked yet."""
+    claim = handle.claim
+    for mark in claims.marks(claim.model, claim.owner):
+        if (mark.job_id, mark.attempt) == (claim.job_id, claim.attempt):
+            handle.ask(mark)
+    return bool(handle.cancel_requested())

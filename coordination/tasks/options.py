@@ -119,6 +119,9 @@ def _problems(options: DurableOptions) -> list[str]:
     stall_s = options.stall_timeout_s
     if stall_s is not None and (not isinstance(stall_s, int) or stall_s < 1):
         problems.append(f"stall_timeout_s is {stall_s!r}; whole seconds, 1 or more.")
+    if stall_s is not None and options.atomic:
+        # Nobody sees the progress of a transaction before its commit: a busy body looks hung.
+        problems.append("stall_timeout_s needs progress, which atomic hides; ask for one of them.")
     return problems
 
 

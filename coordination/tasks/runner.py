@@ -10,14 +10,14 @@ import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from django.db import OperationalError
 from django.utils import timezone
 
-from coordination import claims, database
+from coordination import database
 from coordination.dispatcher import Execution
-from coordination.errors import Fenced
+from coordination.errors import Fenced, leaves
 from coordination.jobs import (
     AlreadyEnded,
     Cancelled,
@@ -33,7 +33,7 @@ from coordination.jobs import (
 from coordination.tasks import payloads, results
 from coordination.tasks.backend import DurableBackend
 from coordination.tasks.compat import AnyResult, AnyTask, task_finished, task_started
-from coordination.tasks.context import DurableContext
+from coordination.tasks.context import DurableContext, fenced_atomic
 from coordination.tasks.errors import RetryLater, Snooze, TaskCancelled
 from coordination.tasks.models import TaskRun
 from coordination.tasks.options import DurableOptions, options_of
@@ -46,6 +46,7 @@ OUTAGE_DELAY_S = 1.0
 CONFLICT_REPEATS = 4
 CONFLICT_WAIT_S = 0.05
 TRACEBACK_CHARS = 20_000
+Found = TypeVar("Found", bound=BaseException)
 _STATUS: dict[type[Any], JobStatus] = {
     Done: JobStatus.DONE,
     AlreadyEnded: JobStatus.DONE,
@@ -129,40 +130,55 @@ def _attempt(call: _Call) -> Outcome:
         if call.options.atomic:
             return _atomically(call)
         return Done({"result": payloads.result(call.task, _called(call)), "error": None})
-    except Fenced:
-        raise
-    except (TaskCancelled, asyncio.CancelledError) as error:
+    except BaseException as error:
+        # The outermost frame of a body: also `SystemExit` only ends the task.
+        if _leaf(error, Fenced) is not None:
+            raise
+        if call.handle.ended:
+            logger.warning(
+                "%s raised after it had ended its task.",
+                call.run.pk,
+                exc_info=error,
+                extra={"event": "tasks.raised_after_end"},
+            )
+        return _told_by(call, error)
+
+
+def _told_by(call: _Call, error: BaseException) -> Outcome:
+    """What an error says, alone or in a group: asked to stop, no database, later, or broken."""
+    if _leaf(error, TaskCancelled, asyncio.CancelledError) is not None:
         # An abandoned body must write nothing; asked to stop, it has stopped.
         call.handle.check()
         if call.handle.cancel_requested():
             return Cancelled()
-        return _failure(call, error)
-    except Snooze as asked:
-        return Released(asked.delay_s)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        # The outermost frame of a body: also `SystemExit` only ends the task.
-        if isinstance(error, BaseExceptionGroup) and error.subgroup(Fenced) is not None:
-            raise
-        return _apart_from_outages(error) or _failure(call, error)
+    outage = _apart_from_outages(error)
+    if outage is not None:
+        return outage
+    asked = _leaf(error, Snooze)
+    return _failure(call, error) if asked is None else Released(asked.delay_s)
+
+
+def _leaf(error: BaseException, *wanted: type[Found]) -> Found | None:
+    """The first of these in what was raised, which `TaskGroup` wraps."""
+    return next((leaf for leaf in leaves(error) if isinstance(leaf, wanted)), None)
 
 
 def _atomically(call: _Call) -> Outcome:
     """Body and end in one transaction; one that lost against another is repeated (FD5).
 
     Nothing of it was committed, so that repeating it is no new attempt. Bounded: what always
-    meets a conflict is an error of the body.
+    meets a conflict is an error of the body. What a hook on commit meets is none of this: the
+    body has taken effect then.
     """
     for wait_s in (*(CONFLICT_WAIT_S * 2**n for n in range(CONFLICT_REPEATS)), None):
         try:
-            with claims.fenced_atomic(call.handle.claim) as gate:
+            with fenced_atomic(call.handle) as gate:
                 value = payloads.result(call.task, _called(call))
                 assert gate is not None
                 gate.finish(result=value, error=None)
             break
         except OperationalError as error:
-            if wait_s is None or not database.is_conflict(error):
+            if wait_s is None or call.handle.ended or not database.is_conflict(error):
                 raise
         call.handle.check()
         time.sleep(wait_s * random.uniform(0.5, 1.5))
@@ -188,13 +204,20 @@ def _called(call: _Call) -> Any:
 def _failure(call: _Call, error: BaseException) -> Outcome:
     """Another attempt if one is left and the error is worth it, else the end (J13)."""
     failures = call.run.failures + 1
-    worth_it = isinstance(error, (RetryLater, *call.options.retry_on))
+    later = _leaf(error, RetryLater)
+    worth_it = later is not None or _worth_it(error, call.options.retry_on)
     if not worth_it or failures >= call.run.max_attempts:
         return Failed(told(error))
-    delay_s = error.delay_s if isinstance(error, RetryLater) else None
+    delay_s = None if later is None else later.delay_s
     if delay_s is None:
         delay_s = call.options.delay_s(failures)
     return Retry(delay_s, told(error))
+
+
+def _worth_it(error: BaseException, retry_on: tuple[type[BaseException], ...]) -> bool:
+    """Whether the error, or each one of its group, is worth another attempt."""
+    of_group = all(isinstance(leaf, retry_on) for leaf in leaves(error))
+    return of_group or isinstance(error, retry_on)
 
 
 def told(error: BaseException) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextvars import ContextVar
 
 from coordination.tasks.compat import task
 
@@ -61,6 +62,23 @@ def on_a_bare_thread(context):
     thread.start()
     thread.join(10)
     return "went on"
+
+
+here = ContextVar("here", default="nowhere")
+
+
+@task(takes_context=True)
+def in_the_context(context):
+    """A thread of the context sees what its body has set, translations for example."""
+    here.set("in the body")
+    return context.run_in_thread(here.get)
+
+
+@task(takes_context=True)
+def begins_a_thread_too_late(context):
+    started.set()
+    gate.wait(10)
+    return context.run_in_thread(seen.append, "the thread ran")
 
 
 def _note_the_end(context):

@@ -1,5 +1,6 @@
 """Bodies that lose the connection to our tables in their first attempt."""
 
+import asyncio
 import threading
 
 from asgiref.sync import sync_to_async
@@ -29,6 +30,28 @@ def cut_off(context):
 @durable(takes_context=True)
 async def cut_off_async(context):
     await sync_to_async(end_own_session)(context.attempt)
+    return context.attempt
+
+
+async def _fails_when_cancelled():
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise ValueError("because of the others") from None
+
+
+async def _cut_off_beside(attempt):
+    async with asyncio.TaskGroup() as group:
+        if attempt == 1:
+            group.create_task(_fails_when_cancelled())
+        group.create_task(sync_to_async(end_own_session)(attempt))
+
+
+@durable(takes_context=True)
+async def cut_off_in_a_group(context):
+    """The outage is one of two errors of a group in a group."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_cut_off_beside(context.attempt))
     return context.attempt
 
 

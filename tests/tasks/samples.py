@@ -1,6 +1,7 @@
 """Task functions that the tests enqueue."""
 
 import asyncio
+import contextlib
 import threading
 
 from coordination.tasks import RetryLater, Snooze, durable
@@ -86,6 +87,39 @@ def snoozes_once():
     return len(calls)
 
 
+async def _in_a_group(*bodies):
+    async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+        outer.create_task(asyncio.sleep(0))
+        for body in bodies:
+            inner.create_task(body())
+
+
+async def _fails(error):
+    raise error
+
+
+@durable(max_attempts=2, retry_on=(LookupError,))
+async def later_in_a_group():
+    calls.append("later")
+    await _in_a_group(lambda: _fails(RetryLater(0.01)))
+
+
+@task
+async def snoozes_once_in_a_group():
+    calls.append("snooze")
+    if len(calls) == 1:
+        await _in_a_group(lambda: _fails(Snooze(0.01)))
+    return len(calls)
+
+
+@durable(max_attempts=3, retry_on=(LookupError,), backoff=0.01)
+async def picky_in_a_group(*also):
+    """Fails by what is worth another attempt, and by errors of these messages that are not."""
+    calls.append("picky")
+    wrong = [lambda message=message: _fails(ValueError(message)) for message in also]
+    await _in_a_group(lambda: _fails(KeyError("again")), *wrong)
+
+
 @task
 def not_json():
     return object()
@@ -114,6 +148,20 @@ def waits_and_checks(context):
     while not gate.wait(0.01):
         context.check()
     return "never asked"
+
+
+async def _checks(context):
+    started.set()
+    while not gate.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+        context.check()
+
+
+@task(takes_context=True)
+async def waits_and_checks_in_a_group(context):
+    """Learns of a cancel by its check alone, as sync bodies do."""
+    await _in_a_group(lambda: _checks(context))
 
 
 @task

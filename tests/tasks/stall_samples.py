@@ -1,6 +1,7 @@
 """Bodies that hang, each in a way of its own, until `gate` opens or they are stopped."""
 
 import asyncio
+import contextlib
 import threading
 
 from coordination.tasks import durable
@@ -40,6 +41,22 @@ async def awaits(context):
             await asyncio.sleep(PATIENCE_S)
         finally:
             calls.append("cleaned up")
+    return context.attempt
+
+
+async def _checks(context):
+    while not gate.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+        context.check()
+
+
+@durable(takes_context=True, stall_timeout_s=30)
+async def checks_in_a_group(context):
+    """Meets the end of its attempt in a child, so the group wraps it."""
+    if _first(context):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_checks(context))
     return context.attempt
 
 

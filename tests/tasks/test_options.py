@@ -84,6 +84,7 @@ def test_what_this_release_has_not_is_refused_by_name(later):
         ({"backoff": "soon"}, "backoff"),
         ({"stall_timeout_s": 0}, "stall_timeout_s is 0"),
         ({"stall_timeout_s": 1.5}, "whole seconds"),
+        ({"stall_timeout_s": 30, "atomic": True}, "progress, which atomic hides"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(wrong, words):

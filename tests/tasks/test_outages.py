@@ -25,7 +25,15 @@ def _sessions_can_end():
 
 
 @rule("jobs J5", "coordination 18")
-@pytest.mark.parametrize("task", [samples.cut_off, samples.cut_off_async, samples.cut_off_atomic])
+@pytest.mark.parametrize(
+    "task",
+    [
+        samples.cut_off,
+        samples.cut_off_async,
+        samples.cut_off_in_a_group,
+        samples.cut_off_atomic,
+    ],
+)
 def test_a_body_whose_session_is_ended_runs_again_and_nothing_is_counted(task):
     [run] = run_until_ended(task.enqueue().id, seconds=15)
     assert (run.status, run.result) == ("done", 2)

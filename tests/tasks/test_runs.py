@@ -100,17 +100,26 @@ def test_only_errors_worth_another_attempt_are_retried():
     assert samples.calls == ["picky"]
 
 
+@rule("jobs J13", "jobs T2")
+@pytest.mark.parametrize(("also", "n_calls"), [((), 3), (("not worth it",), 1)])
+def test_a_group_is_worth_another_attempt_when_each_of_its_errors_is(also, n_calls):
+    result = finished(samples.picky_in_a_group.enqueue(*also))
+    assert (result.status, len(samples.calls)) == ("FAILED", n_calls)
+
+
 @rule("jobs J13")
-def test_retry_later_counts_as_a_failure():
-    result = finished(samples.later.enqueue())
+@pytest.mark.parametrize("task", [samples.later, samples.later_in_a_group])
+def test_retry_later_counts_as_a_failure(task):
+    result = finished(task.enqueue())
     assert result.status == "FAILED"
     assert samples.calls == ["later", "later"]
     assert TaskRun.objects.get(pk=result.id).failures == 2
 
 
 @rule("jobs J13")
-def test_a_snooze_burns_no_attempt():
-    result = finished(samples.snoozes_once.enqueue())
+@pytest.mark.parametrize("task", [samples.snoozes_once, samples.snoozes_once_in_a_group])
+def test_a_snooze_burns_no_attempt(task):
+    result = finished(task.enqueue())
     assert result.return_value == 2
     assert TaskRun.objects.get(pk=result.id).failures == 0
     ends = JobAttempt.objects.filter(job_id=result.id).order_by("attempt")
