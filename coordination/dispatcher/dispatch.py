@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -22,13 +21,14 @@ from coordination import claims, database, wakeups
 from coordination.claims.endings import RELEASE
 from coordination.clock import Clock
 from coordination.conf import conf
+from coordination.dispatcher.bodies import outcome_of
 from coordination.dispatcher.execution import Execution
 from coordination.dispatcher.pool import AsyncRunner, ThreadPool, claim_connection
 from coordination.dispatcher.settling import settle
 from coordination.dispatcher.stalls import StallWatch, give_up
 from coordination.errors import Fenced
 from coordination.fence import Bound, Fence
-from coordination.jobs import Claim, Failed, LeasedJob, Outcome, Runner, runners
+from coordination.jobs import Claim, LeasedJob, Outcome, Runner, runners
 
 logger = logging.getLogger(__name__)
 
@@ -247,9 +247,10 @@ class Dispatcher:
         with self._claiming:
             if not self._accepting:
                 return claims.Claimed()
-            # The owner before the generation, both before the claim, so that neither is newer
-            # than what the rows say.
-            owner, bound = self._owner, Bound(self._fence, self._fence.generation)
+            # The generation before the owner, and both before the claim: with a trip and a new
+            # registration between any two of them, the rows are handed back.
+            bound = Bound(self._fence, self._fence.generation)
+            owner = self._owner
             found = claims.claim(
                 runner.model, owner=owner, kinds=runner.kinds(), queues=self.queues, limit=room
             )
@@ -298,8 +299,9 @@ class Dispatcher:
     def _give_back_strays(self) -> None:
         """Give back rows that this owner holds and no execution of it knows.
 
-        An execution that broke off leaves one, and nobody takes over from a live owner. Runs
-        on the claiming thread, so no claim can be half noted.
+        A claim whose answer was lost leaves one, and nobody takes over from a live owner. No
+        body ran for it, so nothing is counted. Runs on the claiming thread, so no claim can be
+        half noted.
         """
         owner = self._owner
         for runner in runners():
@@ -326,8 +328,7 @@ class Dispatcher:
         try:
             claim_connection(execution.claim.owner)
             execution.check()
-            self._fence.bind()
-            ended = _outcome(execution)
+            ended = outcome_of(execution)
             claim_connection(execution.claim.owner)  # a body may take long, or close it
             outcome = settle(execution, ended, self._stopping)
             self.counters[type(outcome).__name__.lower()] += 1
@@ -337,11 +338,10 @@ class Dispatcher:
             logger.warning("Work was lost: %s", lost, extra={"event": "job.lost"})
             self._give_up_stalled(execution)
         except BaseException:
-            # The outermost frame of an execution: whatever it is, the executor goes on. The
-            # row stays held and the crash budget judges it at the take-over.
+            # The outermost frame of an execution: whatever it is, the executor goes on. Bodies
+            # and end hooks do not come here; a row that is still held is given back as a stray.
             logger.exception("An execution broke off.", extra={"event": "job.broke_off"})
         finally:
-            self._fence.unbind()
             with self._changed:
                 self._held.pop(execution.claim, None)
                 self._changed.notify_all()
@@ -400,32 +400,3 @@ def _acknowledge(claim: Claim) -> None:
     except Fenced:
         # Zero rows: it ended by itself in the meantime.
         logger.debug("%s had ended", claim.job_id)
-
-
-def _outcome(execution: Execution) -> Outcome:
-    """Call the runner; what it raises by mistake is a failure of the job, not of the worker."""
-    try:
-        return execution.runner.run(execution)
-    except Fenced:
-        raise
-    except BaseExceptionGroup as group:
-        # TaskGroup wraps what a body raised; a Fenced inside still means "write nothing" (SF7).
-        fenced = group.subgroup(Fenced)
-        if fenced is not None:
-            raise _first(fenced) from group
-        return _failure(group)
-    except Exception as error:  # noqa: BLE001 - the boundary to a runner; the job tells why
-        return _failure(error)
-
-
-def _first(group: BaseExceptionGroup[Fenced]) -> Fenced:
-    inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
-
-
-def _failure(error: BaseException) -> Failed:
-    path = f"{type(error).__module__}.{type(error).__qualname__}"
-    return Failed(
-        {"class": path, "traceback": "".join(traceback.format_exception(error))},
-        {},
-    )

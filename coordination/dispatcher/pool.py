@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -134,6 +135,7 @@ class AsyncRunner:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
 
     def start(
         self, body: Callable[[], Coroutine[Any, Any, Any]], application_name: str
@@ -141,7 +143,8 @@ class AsyncRunner:
         """Start `body` in the caller's context; return its end and what cancels it.
 
         The future ends when the coroutine has really ended, also after a cancel: its
-        `finally` blocks have run then. A cancelled body gives `asyncio.CancelledError`.
+        `finally` blocks have run and its helper threads are at rest then. A cancelled body
+        gives `asyncio.CancelledError`.
         """
         ended: concurrent.futures.Future[Any] = concurrent.futures.Future()
         loop = self._running_loop()
@@ -165,10 +168,10 @@ class AsyncRunner:
     def close(self) -> None:
         """Stop the loop; bodies that still run are abandoned."""
         with self._lock:
-            loop, thread = self._loop, self._thread
+            loop, thread, stopped = self._loop, self._thread, self._stopped
             self._loop = self._thread = None
         if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(_stop, loop, stopped)
             thread.join(1.0)
             if not thread.is_alive():
                 loop.close()
@@ -177,17 +180,31 @@ class AsyncRunner:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(_Helpers(thread_name_prefix="async-helper"))
+                self._stopped = threading.Event()
                 self._thread = threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="async-bodies", daemon=True
+                    target=_run_loop,
+                    args=(self._loop, self._stopped),
+                    name="async-bodies",
+                    daemon=True,
                 )
                 self._thread.start()
             return self._loop
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop, stopped: threading.Event) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_forever()
+    while not stopped.is_set():
+        # These two of any task end the loop as well, although the task has kept its own as its
+        # end: without another round every async body of the process would hang.
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
     _cancel_all(loop)
+
+
+def _stop(loop: asyncio.AbstractEventLoop, stopped: threading.Event) -> None:
+    stopped.set()
+    loop.stop()
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
@@ -200,14 +217,60 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 
+_helpers_of_body: contextvars.ContextVar[set[concurrent.futures.Future[None]]] = (
+    contextvars.ContextVar("helpers_of_body")
+)
+
+
+class _Helpers(concurrent.futures.ThreadPoolExecutor):
+    """The loop's default executor, for `asyncio.to_thread`; notes what runs for which body.
+
+    A cancel only ends the waiting for such a thread. The thread works on, and while it does
+    its body has not ended.
+    """
+
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future[Any]:
+        """Run `fn` on a thread, noted in the body from whose context this is called."""
+        future = super().submit(fn, *args, **kwargs)
+        noted = _helpers_of_body.get(None)
+        if noted is not None:
+            at_rest: concurrent.futures.Future[None] = concurrent.futures.Future()
+            noted.add(at_rest)
+
+            def over(_future: concurrent.futures.Future[Any]) -> None:
+                noted.discard(at_rest)
+                at_rest.set_result(None)
+
+            future.add_done_callback(over)
+        return future
+
+
+async def _undisturbed(waited_for: Iterable[asyncio.Future[Any]]) -> None:
+    """Wait for all of these; a cancel changes nothing."""
+    left = list(waited_for)
+    while left := [future for future in left if not future.done()]:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(left)
+
+
 async def _alone(body: Callable[[], Coroutine[Any, Any, Any]], application_name: str) -> Any:
     """Run a body whose `sync_to_async` calls share one thread and connection of its own."""
+    helpers: set[concurrent.futures.Future[None]] = set()
+    _helpers_of_body.set(helpers)
     async with ThreadSensitiveContext():
         try:
             await sync_to_async(claim_connection)(application_name)
             return await body()
         finally:
-            await asyncio.shield(sync_to_async(database.close_thread_connections)())
+            while helpers:
+                await _undisturbed(map(asyncio.wrap_future, tuple(helpers)))
+            # Behind the last call on that thread: leaving the context would wait for it too, but
+            # with the whole loop.
+            closing = asyncio.ensure_future(sync_to_async(database.close_thread_connections)())
+            await _undisturbed([closing])
+            closing.result()
 
 
 def _tell(task: asyncio.Task[Any], ended: concurrent.futures.Future[Any]) -> None:

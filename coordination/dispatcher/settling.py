@@ -15,7 +15,7 @@ from django.db import InterfaceError, OperationalError
 from coordination import claims, database
 from coordination.claims import REASON_HOOK
 from coordination.dispatcher.execution import Execution
-from coordination.errors import LostClaim
+from coordination.errors import Fenced, LostClaim
 from coordination.jobs import (
     AlreadyEnded,
     Cancelled,
@@ -64,9 +64,11 @@ def settle(execution: Execution, outcome: Outcome, stopping: threading.Event) ->
             database.close_thread_connections()
             stopping.wait(wait_s)
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)
-        except Exception as error:  # noqa: BLE001
-            # The boundary to end hooks and to what a body returned. The job must not stay held
-            # by a worker that has nothing left to do for it.
+        except Fenced:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            # The boundary to end hooks and to what a body returned, SystemExit included. The job
+            # must not stay held by a worker that has nothing left to do for it.
             outcome = _after_refusal(execution.claim, outcome, error)
 
 
@@ -91,7 +93,7 @@ def _columns(outcome: Outcome) -> Any:
     return getattr(outcome, "columns", {})
 
 
-def _after_refusal(claim: Claim, outcome: Outcome, error: Exception) -> Outcome:
+def _after_refusal(claim: Claim, outcome: Outcome, error: BaseException) -> Outcome:
     """What to write instead of an outcome that the database or an end hook refuses."""
     logger.error(
         "The end of %s was refused (%s: %s).",

@@ -100,8 +100,9 @@ def test_a_cancel_reaches_an_async_body_and_waits_for_its_end():
 
 
 @rule("jobs J8")
-def test_a_cancel_reaches_a_sync_body_at_its_next_check():
-    result = samples.waits_and_checks.enqueue()
+@pytest.mark.parametrize("task", [samples.waits_and_checks, samples.waits_and_checks_in_a_group])
+def test_a_cancel_reaches_a_body_at_its_next_check(task):
+    result = task.enqueue()
     with working(poll_s=60):
         assert samples.started.wait(10)
         claims.request_cancel(TaskRun, TaskRun.objects.get().pk, by="me")
@@ -355,23 +356,3 @@ def test_a_claim_whose_answer_was_lost_is_given_back_with_the_next_look(monkeypa
         wait_for(is_now(result, "done"), seconds=6)
     assert lost == [1]
     assert TaskRun.objects.get(pk=result.id).attempt == 2
-
-
-def test_a_runner_that_breaks_off_costs_one_attempt_and_not_the_worker(monkeypatch):
-    from coordination.tasks.runner import TaskRunner
-
-    real, broken = TaskRunner.run, []
-
-    def break_off(self, handle):
-        if not broken:
-            broken.append(handle)
-            raise KeyboardInterrupt
-        return real(self, handle)
-
-    monkeypatch.setattr(TaskRunner, "run", break_off)
-    row = job()
-    with working(owner="worker-x") as worker:
-        wait_for(lambda: broken and worker.dispatcher.idle())
-        worker.dispatcher._reap_at = 0
-        worker.dispatcher.nudge()
-        wait_for(lambda: fresh(row).status == "done")

@@ -52,8 +52,10 @@ def history():
 STALLED = (1, "taken_over", {"cause": "stalled"})
 
 
-def test_a_body_that_checks_stops_and_the_job_runs_again_without_a_grace():
-    result = samples.checks.enqueue()
+@rule("coordination SF7")
+@pytest.mark.parametrize("task", [samples.checks, samples.checks_in_a_group])
+def test_a_body_that_checks_stops_and_the_job_runs_again_without_a_grace(task):
+    result = task.enqueue()
     with working() as worker:
         hangs()
         run = ended(result)

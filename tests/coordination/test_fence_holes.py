@@ -7,7 +7,7 @@ from coordination.clock import SystemClock
 from coordination.fence import Fence
 from coordination.models import EvidenceClass
 from coordination.tasks.models import TaskRun
-from tests.support.engine import wait_for, working
+from tests.support.engine import run_until_ended, wait_for, working
 from tests.support.rules import rule
 from tests.tasks import fence_samples as samples
 
@@ -30,6 +30,7 @@ def _fresh_samples():
         (samples.gathered, ["Fenced"]),
         (samples.on_a_thread, []),
         (samples.on_a_bare_thread, ["Fenced"]),
+        (samples.begins_a_thread_too_late, []),
         (samples.swallows_everything, ["swallowed"]),
     ],
     ids=lambda value: getattr(value, "name", ""),
@@ -60,3 +61,9 @@ def test_a_thread_of_the_context_gives_its_result_and_what_it_raises_to_the_body
         result = samples.on_a_thread.enqueue()
         wait_for(lambda: TaskRun.objects.filter(pk=result.id, status="done").exists())
     assert samples.seen == ["passed its check"]
+
+
+@rule("coordination SF7")
+def test_a_thread_of_the_context_runs_in_the_context_of_the_body():
+    [run] = run_until_ended(samples.in_the_context.enqueue().id)
+    assert (run.status, run.result) == ("done", "in the body")
