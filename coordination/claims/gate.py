@@ -214,6 +214,7 @@ def fenced_atomic(claim: Claim | None, *, using: str | None = None) -> Iterator[
             with _open(connection, gate):
                 yield gate
             gate.close(connection)
+        gate.note_commit()  # inside a TestCase no hook runs
     except DatabaseError as error:
         # Above READ COMMITTED a row that was taken over is a conflict, not zero rows.
         if database.is_conflict(error) and not gate.committed and not held(claim).exists():

@@ -29,6 +29,17 @@ def test_effect_and_outcome_commit_together():
     assert (fresh(row).status, fresh(row).result, effects()) == ("done", 7, 1)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("committed", marks=concurrent), "in the TestCase of a host"],
+)
+def test_a_gate_knows_that_its_job_has_ended(kind):
+    with claims.fenced_atomic(token_of(job("running"))) as gate:
+        gate.finish(result=7)
+        assert not gate.ended
+    assert gate.ended
+
+
 def test_a_claim_reaches_its_gate_by_itself():
     row = job("running")
     with token_of(row).fenced_atomic() as gate:
