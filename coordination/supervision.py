@@ -29,7 +29,8 @@ GIVE_UP_AFTER = 3
 OWNERS_KEPT = 8
 
 CLEAN, CRASHED, UNREACHABLE, FORCED = 0, 1, 3, 130
-FINAL_CODES = (2, 4, 7)
+LOCK_HELD = 7
+FINAL_CODES = (2, 4, LOCK_HELD)
 """Exit codes of a child that no restart would change: usage, versions, the file lock."""
 
 
@@ -79,6 +80,11 @@ class Child:
     ending: float | None = None
     owners: tuple[str, ...] = ()
     killed: str = ""
+
+    @property
+    def joined(self) -> bool:
+        """Whether it was ever registered: from then on it runs bodies, which may end it."""
+        return self.up is not None or bool(self.owners)
 
 
 @dataclass(frozen=True)
@@ -299,18 +305,22 @@ def _obituary(child: Child, code: int) -> Say:
 
 def _after_exit(state: State, child: Child, code: int, now: float, rules: Rules) -> Decision:
     """Replace it, or let everything end with its code."""
+    meant = _meant(child, code)
     if state.stopping is not None:
         if code != CLEAN and child.up is not None and not state.code:
-            state = replace(state, code=_positive(code))
+            state = replace(state, code=meant)
         return state, ()
     if rules.for_s is not None and (code == CLEAN or _left_s(state, now, rules) <= 0):
-        return replace(state, code=state.code or _positive(code)), ()
+        return replace(state, code=state.code or meant), ()
     steady = child.up is not None and now - child.up >= STEADY_S
     failures = 0 if code == CLEAN else 1 if steady else state.failures + 1
     state = replace(state, failures=failures)
-    hopeless = not state.proven and (code == UNREACHABLE or failures >= GIVE_UP_AFTER)
-    if code in FINAL_CODES or hopeless:
-        return _end_all(replace(state, code=_positive(code)), now, "no restart helps")
+    # Where a worker has worked, the settings and the versions do fit.
+    hopeless = not state.proven and (
+        meant in FINAL_CODES or meant == UNREACHABLE or failures >= GIVE_UP_AFTER
+    )
+    if meant == LOCK_HELD or hopeless:
+        return _end_all(replace(state, code=meant), now, "no restart helps")
     wait_s = delay_s(failures)
     said = Say(
         "info",
@@ -321,9 +331,14 @@ def _after_exit(state: State, child: Child, code: int, now: float, rules: Rules)
     return replace(state, due=(*state.due, now + wait_s)), (said,)
 
 
-def _positive(code: int) -> int:
-    """An exit code to end with: a child that a signal ended has crashed."""
-    return CRASHED if code < 0 else code
+def _meant(child: Child, code: int) -> int:
+    """The exit code as the child meant it: a signal is a crash, and so is a body's `os._exit(2)`.
+
+    A body can end its process with any code. From then on that it was registered only a child
+    that said that it ends has chosen its code itself.
+    """
+    chosen = not child.joined or child.ending is not None
+    return CRASHED if code < 0 or (code in FINAL_CODES and not chosen) else code
 
 
 def _asked(state: State, name: str, now: float) -> Decision:

@@ -189,9 +189,57 @@ def test_a_child_that_worked_for_a_while_is_replaced_at_once_however_often():
 @pytest.mark.parametrize("code", [2, 4, 7])
 def test_an_exit_code_that_no_restart_changes_becomes_the_supervisors_own(code):
     shell = Shell(TWO)
-    shell.up(2)
+    shell.hear(2, "not renewed")
     assert shell.feed(Exited(1, code)) == [Tell(2, "stop no restart helps")]
     assert shell.feed(Exited(2, 0)) == [Leave(code)]
+
+
+@rule("settled 27", "coordination SF8")
+@pytest.mark.parametrize("code", [2, 4, 7])
+@pytest.mark.parametrize("lines", [["owner w:1:a"], ["renewed"], ["owner w:1:a", "renewed"]])
+def test_a_body_that_ends_its_process_with_such_a_code_ends_nobody_else(code, lines):
+    shell = Shell(TWO)
+    shell.up(2)
+    shell.hear(1, *lines)
+    found = shell.feed(Exited(1, code))
+    assert isinstance(found[-1], Start)
+    assert Tell(2, "stop no restart helps") not in found
+
+
+@rule("settled 27")
+def test_nor_does_the_supervisor_end_with_such_a_code_of_a_body():
+    shell = Shell()
+    for _ in range(3):
+        while not shell.numbers():
+            shell.wait(0.1)
+        [number] = shell.numbers()
+        shell.hear(number, f"owner w:{number}:a")  # no beat has ended yet
+        found = shell.feed(Exited(number, 2))
+    assert found == [Leave(1)]
+
+
+@rule("settled 27")
+@pytest.mark.parametrize("code", [2, 4])
+def test_where_a_worker_has_worked_one_that_cannot_begin_is_tried_again(code):
+    shell = Shell(TWO)
+    shell.up(2)
+    assert shell.feed(Exited(1, code)) == [Start(3)]
+
+
+@rule("settled 26", "coordination SQ1")
+def test_a_worker_that_says_that_it_ends_and_then_ends_with_7_has_lost_its_lock():
+    shell = Shell()
+    shell.up(1)
+    shell.hear(1, "ending")
+    assert shell.feed(Exited(1, 7)) == [Leave(7)]
+
+
+@rule("settled 26", "coordination SQ1")
+def test_a_replacement_that_finds_the_lock_held_ends_it_although_one_had_worked():
+    shell = Shell()
+    shell.up(1)
+    assert shell.feed(Exited(1, -9))[-1].number == 2
+    assert shell.feed(Exited(2, 7)) == [Leave(7)]
 
 
 @rule("interfaces M-5")
