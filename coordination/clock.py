@@ -69,9 +69,8 @@ class SystemClock:
 
 
 def _sleep_aware_clock() -> int | None:
-    if sys.platform == "darwin":
-        return time.CLOCK_MONOTONIC
-    return getattr(time, "CLOCK_BOOTTIME", None)
+    name = "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME"
+    return getattr(time, name, None)
 
 
 def larger_step(before: tuple[float, float], after: tuple[float, float]) -> float:

@@ -92,9 +92,9 @@ class Coordinator:
         self._for_s = for_s
         self._started = started
         self._parent = parent or Alone()
-        self._stopping = threading.Event()
-        self._beat_stop = threading.Event()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stopping, self._beat_stop = threading.Event(), threading.Event()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
         self._stop_asked = self._claims_as = ""
         self._threads: dict[str, threading.Thread] = {}
         self._code = ExitCode.CLEAN
