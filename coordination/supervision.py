@@ -7,12 +7,36 @@ I1  A child is killed only when nothing at all came out of its pipe for the sile
     to wind up. A child that says `not renewed` lives: an outage of the
     database is no reason (SF8).
 I2  Time in which the supervisor itself did not run counts against nobody.
-I3  Each death is told to every child that runs and to the next one that is started.
+I3  Each death is told to every child that runs and to the next one that is started. A child
+    that could not be started was told nothing: the next one is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+from coordination.supervision_terms import (
+    Asked,
+    Began,
+    Child,
+    Command,
+    Death,
+    Dump,
+    Event,
+    Exited,
+    Heard,
+    Inspected,
+    Kill,
+    Leave,
+    NotStarted,
+    Rules,
+    Say,
+    Start,
+    State,
+    Tell,
+    Terminate,
+    Ticked,
+)
 
 STOP_EXTRA_S = 5.0
 """What a child gets beyond its grace before it is killed while stopping."""
@@ -34,166 +58,6 @@ FINAL_CODES = (2, 4, LOCK_HELD)
 """Exit codes of a child that no restart would change: usage, versions, the file lock."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What the command was started with. Seconds.
-
-    `silence_s` is T-m; `trip_s` how long a tripped child may take to empty its executors;
-    `start_s` how long until its first word; `for_s` when all of it ends by itself.
-    """
-
-    processes: int
-    silence_s: float
-    trip_s: float
-    start_s: float
-    grace_s: float
-    for_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Death:
-    """How a process ended, and the identities under which it may still hold something."""
-
-    code: int
-    owners: tuple[str, ...]
-
-    def line(self) -> str:
-        """For a pipe or an argument: `code owner owner`."""
-        return " ".join((str(self.code), *self.owners))
-
-    @classmethod
-    def parsed(cls, line: str) -> Death:
-        """The reverse of `line`. Raises ValueError for anything else."""
-        code, *owners = line.split()
-        return cls(int(code), tuple(owners))
-
-
-@dataclass(frozen=True)
-class Child:
-    """One worker process. `heard`, `up`, `tripped`, `ending`: instants; None: not (yet)."""
-
-    number: int
-    started: float
-    heard: float | None = None
-    up: float | None = None
-    tripped: float | None = None
-    ending: float | None = None
-    owners: tuple[str, ...] = ()
-    killed: str = ""
-
-    @property
-    def joined(self) -> bool:
-        """Whether it was ever registered: from then on it runs bodies, which may end it."""
-        return self.up is not None or bool(self.owners)
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything that a decision may depend on."""
-
-    children: tuple[Child, ...] = ()
-    due: tuple[float, ...] = ()
-    deaths: tuple[Death, ...] = ()
-    numbered: int = 0
-    failures: int = 0
-    proven: bool = False
-    began: float | None = None
-    stopping: float | None = None
-    hurried: float | None = None
-    code: int = CLEAN
-    wake_at: float = 0.0
-
-    def child(self, number: int) -> Child | None:
-        """The running child of this number."""
-        return next((child for child in self.children if child.number == number), None)
-
-
-@dataclass(frozen=True)
-class Began:
-    """The supervisor starts."""
-
-
-@dataclass(frozen=True)
-class Heard:
-    """A line came out of a child's pipe."""
-
-    number: int
-    line: str
-
-
-@dataclass(frozen=True)
-class Exited:
-    """A child is gone: its exit code, negative for a signal."""
-
-    number: int
-    code: int
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A signal asks to stop."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Ticked:
-    """Time has passed."""
-
-
-Event = Began | Heard | Exited | Asked | Ticked
-
-
-@dataclass(frozen=True)
-class Start:
-    """Start a child; it takes over from `deaths`, and ends after `for_s`."""
-
-    number: int
-    deaths: tuple[Death, ...] = ()
-    for_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Kill:
-    """SIGKILL."""
-
-    number: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Tell:
-    """Write a line into a child's pipe."""
-
-    number: int
-    line: str
-
-
-@dataclass(frozen=True)
-class Terminate:
-    """SIGTERM, for a child that does not listen to its pipe yet."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Say:
-    """Log a line."""
-
-    level: str
-    event: str
-    text: str
-    fields: dict[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Leave:
-    """End the supervisor with this code."""
-
-    code: int
-
-
-Command = Start | Kill | Tell | Terminate | Say | Leave
 Decision = tuple[State, tuple[Command, ...]]
 
 
@@ -217,8 +81,12 @@ def _told(state: State, event: Event, now: float, rules: Rules) -> Decision:
             return _heard(state, number, line, now), ()
         case Exited(number, code):
             return _exited(state, number, code, now, rules)
+        case NotStarted():
+            return _not_started(state, event, now, rules)
         case Asked(name):
             return _asked(state, name, now)
+        case Inspected():
+            return state, _inspected(state)
         case Ticked():
             return state, ()
 
@@ -290,6 +158,38 @@ def _exited(state: State, number: int, code: int, now: float, rules: Rules) -> D
         state = replace(state, deaths=(*state.deaths, death)[-OWNERS_KEPT:])
     state, more = _after_exit(state, child, code, now, rules)
     return state, (*commands, *more)
+
+
+def _not_started(state: State, event: NotStarted, now: float, rules: Rules) -> Decision:
+    """The host is short of something: a failure like any other, and no fault of the siblings."""
+    child = state.child(event.number)
+    if child is None:
+        return state, ()
+    rest = tuple(c for c in state.children if c.number != event.number)
+    state = replace(state, children=rest, deaths=(*event.deaths, *state.deaths)[-OWNERS_KEPT:])
+    said = Say(
+        "error",
+        "supervisor.not_started",
+        f"Worker process {event.number} could not be started: {event.why}. Look at the host's "
+        "memory and at its limits of processes and open files.",
+        {"child": event.number},
+    )
+    state, more = _after_exit(state, child, CRASHED, now, rules)
+    return state, (said, *more)
+
+
+def _inspected(state: State) -> tuple[Command, ...]:
+    """The signal would kill a child that has no handler for it: not yet, or no more."""
+    able = [c.number for c in state.children if c.heard is not None and c.ending is None]
+    deaf = [c.number for c in state.children if c.number not in able]
+    left_out = f"; not to {_listed(deaf)}: it starts or ends" if deaf else ""
+    said = Say("info", "supervisor.dump", f"SIGUSR1 is passed on to {_listed(able)}{left_out}.")
+    return (said, *(Dump(number) for number in able))
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers)
+    return f"worker processes {shown}" if numbers else "no worker process"
 
 
 def _obituary(child: Child, code: int) -> Say:

@@ -17,20 +17,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
+from coordination import stderr
 from coordination.clock import SystemClock
-from coordination.supervision import (
+from coordination.supervision import decide
+from coordination.supervision_terms import (
     Asked,
     Began,
     Command,
+    Dump,
     Event,
     Exited,
     Heard,
+    Inspected,
     Kill,
     Leave,
+    NotStarted,
     Rules,
     Say,
     Start,
@@ -38,7 +43,6 @@ from coordination.supervision import (
     Tell,
     Terminate,
     Ticked,
-    decide,
 )
 
 READ_BYTES = 65536
@@ -118,7 +122,7 @@ class _Child:
         try:
             self.link.send(f"{line}\n".encode(), socket.MSG_DONTWAIT)
         except OSError as error:
-            sys.stderr.write(f"supervisor: {self.process.pid} was not told {line!r}: {error}\n")
+            stderr.say(f"supervisor: {self.process.pid} was not told {line!r}: {error}")
 
 
 class Supervisor:
@@ -165,8 +169,7 @@ class Supervisor:
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGUSR1:
-                for child in self._children.values():
-                    child.process.send_signal(signal.SIGUSR1)
+                self._feed(Inspected())
             elif number == signal.SIGHUP:
                 self._say(
                     Say(
@@ -201,65 +204,95 @@ class Supervisor:
                 self._selector.unregister(child.link)
             child.link.close()
             self._feed(Exited(number, code))
+        if os.getpid() == 1:
+            reap_strangers(own={child.process.pid for child in self._children.values()})
 
     def _feed(self, event: Event) -> None:
-        self._state, commands = decide(self._state, event, self._clock.now(), self._options.rules)
-        for command in commands:
-            self._perform(command)
+        events = [event]
+        while events:
+            now, rules = self._clock.now(), self._options.rules
+            self._state, commands = decide(self._state, events.pop(0), now, rules)
+            for command in commands:
+                if isinstance(command, Start):
+                    events += self._start(command)
+                else:
+                    self._perform(command)
 
     def _perform(self, command: Command) -> None:
         match command:
-            case Start():
-                self._start(command)
+            case Say():
+                self._say(command)
+            case Leave(code):
+                self._code = code
+            # One that is about to be started, or could not be, is not there.
+            case Kill(number) | Tell(number) | Terminate(number) | Dump(number):
+                if number in self._children:
+                    self._send(self._children[number], command)
+
+    def _send(self, child: _Child, command: Command) -> None:
+        match command:
             case Kill(number, why):
                 self._say(
                     Say(
                         "error",
                         "supervisor.kill",
                         f"Worker process {number} is killed: {why}.",
-                        {"child": number, "pid": self._children[number].process.pid},
+                        {"child": number, "pid": child.process.pid},
                     )
                 )
-                self._children[number].process.kill()
-            case Tell(number, line):
-                self._children[number].tell(line)
-            case Terminate(number):
-                self._children[number].process.terminate()
-            case Say():
-                self._say(command)
-            case Leave(code):
-                self._code = code
+                child.process.kill()
+            case Tell(_, line):
+                child.tell(line)
+            case Terminate():
+                child.process.terminate()
+            case Dump():
+                child.process.send_signal(signal.SIGUSR1)
 
-    def _start(self, command: Start) -> None:
+    def _start(self, command: Start) -> list[Event]:
+        """Start a child; what happened if that failed."""
+        try:
+            child = self._spawned(command)
+        except OSError as error:
+            return [NotStarted(command.number, command.deaths, str(error))]
+        self._children[command.number] = child
+        self._selector.register(child.link, selectors.EVENT_READ, command.number)
+        self._say(
+            Say(
+                "info",
+                "supervisor.child_started",
+                f"Worker process {command.number} started, pid {child.process.pid}.",
+                {"child": command.number, "pid": child.process.pid},
+            )
+        )
+        return []
+
+    def _spawned(self, command: Start) -> _Child:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        ours.setblocking(False)
-        theirs.set_inheritable(True)
+        try:
+            ours.setblocking(False)
+            theirs.set_inheritable(True)
+            return _Child(self._popen(command, theirs.fileno()), ours)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+    def _popen(self, command: Start, fd: int) -> subprocess.Popen[bytes]:
         for_s = [] if command.for_s is None else ["--for", repr(command.for_s)]
         deaths = [part for death in command.deaths for part in ("--died", death.line())]
         arguments = [
             *self._options.child,
-            *("--worker", str(theirs.fileno())),
+            *("--worker", str(fd)),
             *("--supervisor-id", self._options.supervisor_id),
             *for_s,
             *deaths,
         ]
         # Files that this process was told to keep open are kept open for the workers too.
-        process = subprocess.Popen(arguments, close_fds=False)
-        theirs.close()
-        self._children[command.number] = _Child(process, ours)
-        self._selector.register(ours, selectors.EVENT_READ, command.number)
-        self._say(
-            Say(
-                "info",
-                "supervisor.child_started",
-                f"Worker process {command.number} started, pid {process.pid}.",
-                {"child": command.number, "pid": process.pid},
-            )
-        )
+        return subprocess.Popen(arguments, close_fds=False)
 
     def _say(self, said: Say) -> None:
-        sys.stderr.write(rendered(said, self._options.log_format, time.time()) + "\n")
-        sys.stderr.flush()
+        stderr.say(rendered(said, self._options.log_format, time.time()))
 
 
 def rendered(said: Say, log_format: str, wall: float) -> str:
@@ -273,6 +306,21 @@ def rendered(said: Say, log_format: str, wall: float) -> str:
         text = json.dumps(said.text)
         return f"ts={stamp} level={said.level} event={said.event} msg={text} {fields}".rstrip()
     return f"{stamp} {said.level.upper():<7} {said.event} {said.text}  {fields}".rstrip()
+
+
+def reap_strangers(*, own: Collection[int]) -> None:
+    """Reap what process 1 of a container inherits: what bodies started and left behind.
+
+    Looks first, because the exit status of one of its `own` is for that one's `poll` alone. It
+    ended a moment ago, and the strangers behind it have time until it was polled.
+    """
+    if sys.platform == "linux":
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            while (found := os.waitid(os.P_ALL, 0, look)) and found.si_pid not in own:
+                os.waitpid(found.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            pass  # there is no child at all
 
 
 def _closed(link: socket.socket) -> bool:

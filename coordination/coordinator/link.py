@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from coordination.coordinator.exits import ExitCode
-from coordination.supervision import Death
+from coordination.supervision_terms import Death
 
 logger = logging.getLogger(__name__)
 

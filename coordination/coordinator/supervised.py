@@ -20,7 +20,7 @@ from coordination.coordinator.link import (
 )
 from coordination.database import close_thread_connections, connection_of
 from coordination.models import EvidenceClass
-from coordination.supervision import Death
+from coordination.supervision_terms import Death
 
 logger = logging.getLogger(__name__)
 

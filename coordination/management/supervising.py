@@ -22,7 +22,7 @@ from coordination.conf import conf
 from coordination.coordinator.link import Link
 from coordination.coordinator.supervised import Alone, Parent, Supervised
 from coordination.database import is_embedded
-from coordination.supervision import Death, Rules
+from coordination.supervision_terms import Death, Rules
 
 START_EXTRA_S = 120.0
 """What a worker gets to say its first word, beyond its wait for the database."""

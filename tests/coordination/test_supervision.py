@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 
 from coordination import supervisor
 from coordination.management import supervising
-from coordination.supervision import (
-    STEADY_S,
-    STOP_EXTRA_S,
+from coordination.supervision import STEADY_S, STOP_EXTRA_S, decide, delay_s
+from coordination.supervision_terms import (
     Asked,
     Began,
     Death,
+    Dump,
     Exited,
     Heard,
+    Inspected,
     Kill,
     Leave,
+    NotStarted,
     Rules,
     Say,
     Start,
@@ -28,8 +30,6 @@ from coordination.supervision import (
     Tell,
     Terminate,
     Ticked,
-    decide,
-    delay_s,
 )
 from tests.support.rules import rule
 
@@ -149,6 +149,41 @@ def test_a_child_that_never_registered_leaves_nothing_to_take_over():
     shell = Shell()
     shell.hear(1, "not renewed")
     assert shell.feed(Exited(1, 1)) == [Start(2)]
+
+
+@rule("coordination SF8", "coordination TK1")
+def test_a_child_that_could_not_be_started_is_tried_again_later_and_leaves_its_deaths_to_the_next():
+    shell = Shell(TWO)
+    shell.up(1, "w:1:a")
+    shell.up(2, "w:2:a")
+    death = Death(-9, ("w:1:a",))
+    assert shell.feed(Exited(1, -9)) == [Tell(2, "died -9 w:1:a"), Start(3, (death,))]
+    assert shell.feed(NotStarted(3, (death,), "no memory")) == []
+    assert (shell.said[-2].event, shell.said[-2].level) == ("supervisor.not_started", "error")
+    assert "no memory" in shell.said[-2].text
+    assert shell.wait(0.9, talking=[2]) == []
+    assert shell.wait(0.2, talking=[2]) == [Start(4, (death,))]
+    assert shell.numbers() == [2, 4]
+
+
+@rule("coordination SF8", "settled 27")
+def test_a_supervisor_that_can_start_nobody_at_all_gives_up():
+    shell = Shell()
+    for number in (1, 2, 3):
+        while not shell.numbers():
+            shell.wait(0.1)
+        found = shell.feed(NotStarted(number, (), "no memory"))
+    assert found == [Leave(1)]
+
+
+@rule("interfaces M-4")
+def test_a_request_to_dump_reaches_only_those_that_have_a_handler_for_it():
+    shell = Shell(Rules(3, 13, 17, 180, 8))
+    shell.up(1)
+    shell.hear(3, "renewed", "ending")
+    assert shell.feed(Inspected()) == [Dump(1)]
+    assert shell.said[-1].event == "supervisor.dump"
+    assert "worker processes 2, 3" in shell.said[-1].text
 
 
 @rule("coordination SF8")
