@@ -162,19 +162,25 @@ def check_database(databases: Sequence[str] | None = None, **_kwargs: Any) -> li
     connection = connections[conf.DATABASE]
     if not is_postgres(connection):
         return []
-    found: list[CheckMessage] = []
     with connection.cursor() as cursor:
-        cursor.execute("SHOW default_transaction_read_only")
-        if cursor.fetchone() == ("on",):
-            found.append(
-                Error(
-                    f"The database {conf.DATABASE!r} is read-only: nothing could be renewed.",
-                    hint="Connect to the primary server.",
-                    id="coordination.E007",
-                )
-            )
-        found += _sessions(cursor)
-    return found
+        return [*_read_only(cursor), *_sessions(cursor)]
+
+
+def _read_only(cursor: Any) -> Iterator[CheckMessage]:
+    """Whether this session may write at all, and if not, for which of the two reasons."""
+    # Not default_transaction_read_only, which is off on a standby.
+    cursor.execute("SELECT current_setting('transaction_read_only') = 'on', pg_is_in_recovery()")
+    [(read_only, standby)] = cursor.fetchall()
+    if not (read_only or standby):
+        return
+    what, hint = "is read-only", "Reset default_transaction_read_only of the database and role."
+    if standby:
+        what, hint = "is a standby", "Connect to the primary server, or promote this one."
+    yield Error(
+        f"The database {conf.DATABASE!r} {what}: nothing could be renewed.",
+        hint=hint,
+        id="coordination.E007",
+    )
 
 
 def _sessions(cursor: Any) -> Iterator[CheckMessage]:

@@ -10,6 +10,7 @@ import os
 import select
 import sys
 from collections.abc import Callable
+from typing import TextIO
 
 FD = 2
 PATIENCE_S = 1.0
@@ -31,16 +32,23 @@ def say(line: str, write: Callable[[str], object] | None = None) -> None:
         pass  # nobody is there to be told
 
 
+def flush(stream: TextIO) -> bool:
+    """Empty its buffer; False: nobody takes what is in it."""
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
+
+
 def settle() -> None:
-    """Empty the buffers of stdout and stderr before an end, or drop what nobody takes.
+    """Before the end of a process: empty the buffers of stdout and stderr, or give them up.
 
     Otherwise the interpreter would try once more when it winds up, fail, and turn the exit
     code of a process that ended in order into 120.
     """
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
+        if not flush(stream):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)

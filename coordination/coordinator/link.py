@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from coordination import stderr
 from coordination.coordinator.exits import ExitCode
 from coordination.supervision_terms import Death
 
@@ -96,7 +97,7 @@ class Link:
     def _heard(self, hearing: Hearing, line: str) -> None:
         word, _, argument = line.partition(" ")
         if word == "now":
-            os.write(2, b"stopped at once by a second signal\n")
+            stderr.say("stopped at once by a second signal")
             os._exit(ExitCode.FORCED)
         elif word == "stop":
             hearing.stop(argument)

@@ -44,7 +44,7 @@ from coordination.database.fragments import (
     json_out,
     sql_for,
 )
-from coordination.database.outages import is_conflict, is_lock_timeout, is_outage
+from coordination.database.outages import is_conflict, is_lock_timeout, is_missing_table, is_outage
 
 __all__ = [
     "OLDEST_SQLITE",
@@ -67,6 +67,7 @@ __all__ = [
     "is_conflict",
     "is_embedded",
     "is_lock_timeout",
+    "is_missing_table",
     "is_outage",
     "is_postgres",
     "is_sqlite",

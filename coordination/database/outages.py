@@ -14,6 +14,7 @@ LOCK_TIMEOUT = "55P03"
 CONFLICTS = ("40001", "40P01")
 """Serialization failure and deadlock: the transaction may be repeated as it is (FD5)."""
 
+UNDEFINED_TABLE = "42P01"
 
 CONNECTION_CLASS = "08"
 SESSION_ENDS = ("57P01", "57P02", "57P03", "57P05", "25P03", "25P04")
@@ -31,6 +32,11 @@ def is_conflict(error: BaseException) -> bool:
     Repeating it is right, and it is never "not mine". Never so on SQLite, which has one writer.
     """
     return _sqlstate(error) in CONFLICTS
+
+
+def is_missing_table(error: BaseException) -> bool:
+    """Whether a statement named a table that the database does not have."""
+    return _sqlstate(error) == UNDEFINED_TABLE or "no such table" in str(error)
 
 
 def _sqlstate(error: BaseException) -> str:

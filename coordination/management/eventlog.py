@@ -70,6 +70,16 @@ def _one_line(text: str) -> str:
     return text.replace("\r", "\\r").replace("\n", "\\n")
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to a stream that may lose its reader: its lines are lost then, the caller goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of `logging`
+        """Report what is wrong with a record, but not on the stream that has just failed."""
+        lost = isinstance(sys.exception(), OSError) or getattr(self.stream, "closed", False)
+        if not lost:
+            super().handleError(record)
+
+
 def install(
     style: str | None,
     *,
@@ -83,7 +93,7 @@ def install(
     """
     stream = stream or sys.stderr
     chosen = style or ("text" if stream.isatty() else "json")
-    handler = logging.StreamHandler(stream)
+    handler = _Handler(stream)
     handler.setFormatter(EventFormatter(chosen, context))
     for name in LOGGERS:
         logger = logging.getLogger(name)

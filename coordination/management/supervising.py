@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from django.db import connections
 
 import coordination
-from coordination import identity, supervisor
+from coordination import identity, stderr, supervisor
 from coordination.conf import conf
 from coordination.coordinator.link import Link
 from coordination.coordinator.supervised import Alone, Parent, Supervised
@@ -98,7 +98,7 @@ def become(options: Mapping[str, Any], *, log_format: str) -> NoReturn:
     here = Path(coordination.__file__).resolve().parent.parent
     connections.close_all()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        stderr.flush(stream)
     os.execv(sys.executable, [sys.executable, *launcher(here), *arguments])  # noqa: S606 - no shell
 
 

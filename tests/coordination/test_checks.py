@@ -1,5 +1,6 @@
 """System checks: each id appears for its cause, and not for settings that are right."""
 
+import io
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from django.db import connections
 from django.test import override_settings
 
 from coordination import checks
+from coordination.coordinator import ExitCode
+from coordination.management.commands.run_coordinator import Command
 from tests.support.rules import rule
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -144,9 +147,67 @@ def test_a_read_only_server_is_an_error_of_the_database_checks(engine):
     if engine != "postgres":
         return
     with connections["default"].cursor() as cursor:
-        cursor.execute("SET LOCAL default_transaction_read_only = on")
+        cursor.execute("SET LOCAL transaction_read_only = on")
     [message] = checks.check_database(databases=["default"])
     assert message.id == "coordination.E007"
+    assert "is read-only" in message.msg
+
+
+@pytest.mark.parametrize("default", ["off", "on"])
+@pytest.mark.django_db(transaction=True)
+@rule("style Settings")
+def test_the_default_of_a_session_counts_as_what_it_is(engine, default):
+    if engine != "postgres":
+        pytest.skip("SQLite has no such setting")
+    with connections["default"].cursor() as cursor:
+        cursor.execute(f"SET default_transaction_read_only = {default}")
+        try:
+            found = checks.check_database(databases=["default"])
+        finally:
+            cursor.execute("RESET default_transaction_read_only")
+    assert [message.id for message in found] == (["coordination.E007"] if default == "on" else [])
+
+
+@rule("style Settings")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((False, False), []),
+        ((True, False), ["is read-only"]),
+        ((True, True), ["is a standby"]),
+        ((False, True), ["is a standby"]),
+    ],
+)
+def test_a_standby_is_told_apart_from_a_database_that_was_made_read_only(answer, said):
+    class Cursor:
+        def execute(self, sql):
+            assert "pg_is_in_recovery()" in sql
+
+        def fetchall(self):
+            return [answer]
+
+    found = list(checks._read_only(Cursor()))
+    assert [words for words in said if words in found[0].msg] == said
+    assert len(found) == len(said)
+
+
+@rule("style Settings", "interfaces M-5")
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ([], None),
+        (["coordination.W005"], None),
+        (["coordination.E007"], ExitCode.UNREACHABLE),
+        (["coordination.E007", "coordination.W005"], ExitCode.UNREACHABLE),
+        (["coordination.E007", "coordination.E005"], ExitCode.USAGE),
+        (["coordination.E005"], ExitCode.USAGE),
+    ],
+)
+def test_only_what_time_may_heal_is_an_exit_code_that_asks_for_a_restart(monkeypatch, found, code):
+    level = {"E": django_checks.ERROR, "W": django_checks.WARNING}
+    messages = [django_checks.CheckMessage(level[one[13]], "text", id=one) for one in found]
+    monkeypatch.setattr(django_checks, "run_checks", lambda **_: messages)
+    assert Command(stderr=io.StringIO())._checks_refuse() is code
 
 
 @pytest.mark.django_db

@@ -1,11 +1,13 @@
 """Log lines: one event, one line, in three forms."""
 
+import io
 import json
 import logging
 import shlex
 
 import pytest
 
+from coordination.management import eventlog
 from coordination.management.eventlog import FORMATS, EventFormatter
 from tests.support.rules import rule
 
@@ -70,3 +72,48 @@ def test_no_record_has_a_second_line_not_even_with_a_traceback(style):
 
 def test_a_record_without_an_event_shows_its_logger():
     assert json.loads(line("json"))["event"] == "coordination.leases"
+
+
+class Dead(io.StringIO):
+    """A stream whose reader is gone."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.fixture
+def log():
+    """`log(stream)`: the logger of our apps that writes there."""
+    installed = []
+
+    def install(stream):
+        installed.append(eventlog.install("text", stream=stream))
+        return logging.getLogger("coordination.test_eventlog")
+
+    yield install
+    for handler in installed:
+        eventlog.uninstall(handler)
+
+
+@rule("interfaces M-2")
+@pytest.mark.parametrize("stream", [Dead, closed])
+def test_a_line_that_nobody_takes_is_lost_and_the_caller_goes_on(log, stream, monkeypatch):
+    # The report of `logging` would meet the same stream.
+    reports = io.StringIO()
+    monkeypatch.setattr("sys.stderr", reports)
+    log(stream()).warning("not heard")
+    assert reports.getvalue() == ""
+
+
+@rule("interfaces M-2")
+def test_a_record_that_cannot_be_written_down_is_still_reported(log, monkeypatch):
+    reports = io.StringIO()
+    monkeypatch.setattr("sys.stderr", reports)
+    log(io.StringIO()).warning("%d", "no number")
+    assert "no number" in reports.getvalue()

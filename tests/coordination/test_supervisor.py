@@ -7,25 +7,28 @@ import select
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from coordination import stderr, supervisor
 from coordination.supervision_terms import Began, Rules
 from tests.support.cluster import ROOT, Process, wait
+from tests.support.processes import children, process_one
 from tests.support.rules import rule
 
 TALKS = """
-import os, select, sys, time
+import os, select, subprocess, sys, time
 link = int(sys.argv[sys.argv.index("--worker") + 1])
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
 os.write(link, f"owner w:{os.getpid()}\\nrenewed\\n".encode())
+subprocess.run(["sh", "-c", "sleep 1 & sleep 1 &"])
 while not select.select([link], [], [], 0.2)[0]:
     os.write(link, b"renewed\\n")
 """
-"""A worker that says what workers say once a file is there, and ends when it is told anything."""
+"""A worker that says what workers say once a file is there, and ends when it is told anything.
+
+As bodies do, it leaves processes behind."""
 
 
 @pytest.fixture
@@ -62,15 +65,6 @@ def watch(tmp_path):
             os.kill(pid, signal.SIGKILL)
         process.popen.kill()
         process.popen.wait(10)
-
-
-def children(pid):
-    """The pids of its child processes, oldest first."""
-    try:
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [int(child) for child in found]
 
 
 @rule("coordination SF8")
@@ -200,3 +194,17 @@ def test_strangers_are_reaped_and_an_own_child_keeps_its_exit_code():
         [sys.executable, "-c", STRANGERS], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.stdout == "9 []\n", done.stderr
+
+
+@rule("coordination SF8")
+def test_as_process_1_it_reaps_what_bodies_left_behind(watch):
+    process = watch(2, before=process_one())
+    [one] = wait(lambda: children(process.pid), what="process 1")
+    wait(lambda: len(children(one)) > 2, what="strangers")
+    wait(lambda: len(children(one)) == 2, what="they are reaped")
+    workers = children(one)
+    os.kill(workers[0], signal.SIGKILL)
+    ended = process.wait_event("supervisor.child_ended")
+    assert ended["code"] == -9
+    os.kill(one, signal.SIGTERM)
+    assert process.wait() == 0

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from types import FrameType
 from typing import Any, TextIO, cast
@@ -16,13 +17,16 @@ from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import Error as DatabaseFault
 
-from coordination import loops, status
+from coordination import loops, status, stderr
 from coordination.coordinator import Coordinator, ExitCode
-from coordination.database import alias, connection_of
+from coordination.database import alias, connection_of, is_missing_table
 from coordination.errors import CoordinationError
 from coordination.management import banner, eventlog, supervising
 
 logger = logging.getLogger("coordination.run_coordinator")
+
+PASSING = {"coordination.E007"}
+"""Errors of the checks that a later start may not meet: a standby is promoted, say."""
 
 
 class Command(BaseCommand):
@@ -72,15 +76,27 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run and leave with the exit code of M-5."""
-        code = self._check(options) if options["check"] else self._work(options)
+        if options["check"]:
+            code = self._check(options)
+        else:
+            if self._owns_process():
+                _end_at_signals()
+            code = self._work(options)
+            if self._owns_process():
+                stderr.settle()
         if code:
             sys.exit(int(code))
+
+    def _owns_process(self) -> bool:
+        """Whether no other program called: Django's own mark, and signals can be received."""
+        called = getattr(self, "_called_from_command_line", False)
+        return called and threading.current_thread() is threading.main_thread()
 
     def _check(self, options: dict[str, Any]) -> ExitCode:
         try:
             found = status.verdict(max_age_s=options["max_age"])
         except DatabaseFault as error:
-            return self._fail(ExitCode.UNREACHABLE, str(error).strip(), "Is the database up?")
+            return self._unreachable(error)
         self.stdout.write(found.text())
         return ExitCode.CLEAN if found.healthy else ExitCode.UNHEALTHY
 
@@ -90,13 +106,11 @@ class Command(BaseCommand):
             return ExitCode.UNREACHABLE
         watched = options["worker"] is not None and options["worker"] >= 0
         # A watched worker's checks were run by the process that became its supervisor.
-        if not watched and not self._checks_pass():
-            return ExitCode.USAGE
+        if not watched and (refusal := self._checks_refuse()):
+            return refusal
         if refused := supervising.refusal(options):
             return self._fail(ExitCode.USAGE, refused, "Leave --processes out.")
-        # Django's own mark of a command that was not called by another program.
-        from_command_line = getattr(self, "_called_from_command_line", False)
-        if supervising.wanted(options, from_command_line=from_command_line):
+        if supervising.wanted(options, from_command_line=self._owns_process()):
             supervising.become(options, log_format=self._log_format(options))
         for_s = 0.0 if options["once"] else options["for_s"]
         try:
@@ -128,7 +142,7 @@ class Command(BaseCommand):
         try:
             code = process.run()
         except DatabaseFault as error:
-            return self._fail(ExitCode.UNREACHABLE, str(error).strip(), "Is the database up?")
+            return self._unreachable(error)
         except CoordinationError as error:
             return self._fail(ExitCode.CRASHED, str(error), "See docs/operations.md, Exit codes.")
         if code is ExitCode.LOCK_HELD:
@@ -145,12 +159,11 @@ class Command(BaseCommand):
     def _banner(self, process: Coordinator, took_s: float) -> None:
         try:
             for line in banner.lines(process, took_s=took_s):
-                self.stderr.write(line)
+                self._say(line)
         except DatabaseFault as error:
             # It works already; a fault in its self-portrait must not end it.
             connection_of().close()
-            self.stderr.write(f"ready      (the rest could not be read: {str(error).strip()})")
-        _stream(self.stderr).flush()
+            self._say(f"ready      (the rest could not be read: {str(error).strip()})")
 
     def _database_answers(self, wait_s: float) -> bool:
         until, said = time.monotonic() + wait_s, False
@@ -167,25 +180,39 @@ class Command(BaseCommand):
                     )
                     return False
                 if not said:
-                    self.stderr.write(f"waiting for the database: {str(error).strip()}")
+                    self._say(f"waiting for the database: {str(error).strip()}")
                     said = True
                 time.sleep(0.5)
             else:
                 return True
 
-    def _checks_pass(self) -> bool:
-        """Run the system checks, those that need the connection included."""
+    def _checks_refuse(self) -> ExitCode | None:
+        """Run the system checks, those that need the connection included; None: nothing serious."""
         found = checks.run_checks(databases=[alias()])
-        serious = [message for message in found if message.is_serious(checks.ERROR)]
         shown = [message for message in found if not message.is_silenced()]
         for message in shown:
-            self.stderr.write(str(message))
-        return not [message for message in serious if not message.is_silenced()]
+            self._say(str(message))
+        serious = {message.id for message in shown if message.is_serious(checks.ERROR)}
+        if not serious:
+            return None
+        return ExitCode.UNREACHABLE if serious <= PASSING else ExitCode.USAGE
+
+    def _unreachable(self, error: DatabaseFault) -> ExitCode:
+        if is_missing_table(error):
+            return self._fail(
+                ExitCode.UNREACHABLE, "the tables are missing", "Run `manage.py migrate`."
+            )
+        hint = "Is the database up, and is `migrate` done?"
+        return self._fail(ExitCode.UNREACHABLE, str(error).strip(), hint)
 
     def _fail(self, code: ExitCode, error: str, hint: str) -> ExitCode:
-        self.stderr.write(f"error: {error}")
-        self.stderr.write(f"hint: {hint}")
+        self._say(f"error: {error}")
+        self._say(f"hint: {hint}")
         return code
+
+    def _say(self, line: str) -> None:
+        """A line for people; without a reader it is lost."""
+        stderr.say(line, self.stderr.write)
 
 
 def _stream(wrapper: Any) -> TextIO:
@@ -210,6 +237,20 @@ def _context(process: Coordinator) -> dict[str, Any]:
         "epoch": term.epoch if term else None,
         "generation": process.fence.generation,
     }
+
+
+def _end_at_signals() -> None:
+    """Until the worker or the supervisor has handlers of its own, a signal ends this process."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_at)
+
+
+def _end_at(number: int, _frame: FrameType | None) -> None:
+    stderr.say(f"ended by {signal.Signals(number).name} before the start was complete")
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    # Still here: to process 1 of a container no default action applies.
+    os._exit(128 + number)
 
 
 class _Signals:
@@ -240,19 +281,19 @@ class _Signals:
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         self._stops += 1
         if self._stops > 1:
-            os.write(2, b"stopped at once by a second signal\n")
+            stderr.say("stopped at once by a second signal")
             os._exit(ExitCode.FORCED)
         self._process.request_stop(signal.Signals(number).name)
 
     def _ignore(self, _number: int, _frame: FrameType | None) -> None:
-        os.write(2, b"SIGHUP ignored: settings are read at the start only\n")
+        stderr.say("SIGHUP ignored: settings are read at the start only")
 
     def _dump(self, _number: int, _frame: FrameType | None) -> None:
         process = self._process
         text = (
             f"state owner={process.owner} leading={process.leadership.held()} "
             f"generation={process.fence.generation} remaining_s={process.fence.remaining_s():.1f} "
-            f"broken={process.broken_loops()}\n"
+            f"broken={process.broken_loops()}"
         )
-        os.write(2, text.encode())
+        stderr.say(text)
         faulthandler.dump_traceback(file=2, all_threads=True)
