@@ -140,7 +140,7 @@ class Worker(FencedModel):
 
 
 class Lease(FencedModel):
-    """One named leadership. Written by `leases.py` only."""
+    """One named leadership. Written by `leases` only."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=64)
     owner = models.CharField(_("owner"), max_length=120, null=True)
@@ -160,7 +160,7 @@ class Lease(FencedModel):
 
 
 class LeaseHistory(models.Model):
-    """One change of hands of a lease. Written by `leases.py`, never changed."""
+    """One change of hands of a lease. Written by `leases`, never changed."""
 
     id = models.BigAutoField(primary_key=True)
     name = models.CharField(_("lease"), max_length=64)

@@ -1,0 +1,217 @@
+"""One candidate for, or holder of, a named lease: its term in this process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from coordination import signals, workers
+from coordination.clock import Clock, SystemClock
+from coordination.conf import conf
+from coordination.database import connection_of, fetch, run, sql_for, transaction
+from coordination.leases import rows
+from coordination.terms import Holder, LeaderToken, Term, holds, local_deadline
+
+logger = logging.getLogger(__name__)
+
+
+class Leadership:
+    """One candidate for, or holder of, a named lease. Safe to use from several threads.
+
+    `owner` defaults to this process' identity (NotJoined outside a worker). `proof` stands
+    for the deadline where something better than time proves the lease: the file lock of
+    embedded mode (SQ1). Methods use the calling thread's connection unless one is given,
+    and raise DatabaseError unchanged: an outage is not a lost term.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        owner: str | Callable[[], str] | None = None,
+        clock: Clock | None = None,
+        lease_s: float | None = None,
+        margin_s: float | None = None,
+        proof: Callable[[], bool] | None = None,
+    ) -> None:
+        """Prepare only; nothing is written before `claim`."""
+        self.name = name
+        self._owner = owner if owner is not None else workers.current_owner
+        self._clock = clock or SystemClock()
+        self._lease_s = lease_s
+        self._margin_s = margin_s
+        self._proof = proof
+        self._lock = threading.Lock()
+        self._term: Term | None = None
+
+    @property
+    def owner(self) -> str:
+        """Under which identity this candidate claims now."""
+        return self._owner() if callable(self._owner) else self._owner
+
+    @property
+    def lease_s(self) -> float:
+        """Length of a term, seconds."""
+        return conf.LEASE_S if self._lease_s is None else self._lease_s
+
+    @property
+    def margin_s(self) -> float:
+        """Seconds before the expiry at which `held()` ends."""
+        if self._margin_s is not None:
+            return self._margin_s
+        return min(2.0, self.lease_s / 4)
+
+    @property
+    def term(self) -> Term | None:
+        """The term as last confirmed, held or not; None before a claim and after its end."""
+        return self._term
+
+    def held(self) -> bool:
+        """Whether this process may act as leader now. No query; ask before each step (LL7)."""
+        term = self._term
+        if term is None or term.owner != self.owner:
+            return False
+        if self._proof is not None:
+            return self._proof()
+        return holds(term, self._clock.now(), self.margin_s)
+
+    def guard(self) -> LeaderToken:
+        """The token of the present term for the WHERE of a write.
+
+        Without a term it is one that matches no row, so that the write does nothing.
+        """
+        term = self._term
+        if term is None:
+            return LeaderToken(self.name, "", 0)
+        return LeaderToken(term.name, term.owner, term.epoch, lapses=self._proof is None)
+
+    def claim(self, *, ttl_s: float | None = None) -> Term | None:
+        """Win a vacant or lapsed lease with a new epoch, or return None when another holds it.
+
+        One short transaction: the claim and its history row. A term that is held is not
+        claimed again; renew it.
+        """
+        ttl_s = self.lease_s if ttl_s is None else ttl_s
+        owner = self.owner
+        with transaction() as connection:
+            known = rows.lock(connection, self.name)
+            # Only now: waiting for a lock on the row must not count as leadership.
+            sent = self._clock.now()
+            won = rows.claim(connection, self.name, owner, ttl_s, known=known)
+        if won is None:
+            return None
+        epoch, until, gap_s, previous = won
+        term = Term(self.name, owner, epoch, until, local_deadline(sent, ttl_s))
+        with self._lock:
+            self._term = term
+        logger.info(
+            "%s leads %s, epoch %s",
+            owner,
+            self.name,
+            epoch,
+            extra={
+                "event": "lease.acquired",
+                "lease": self.name,
+                "epoch": epoch,
+                "gap_s": gap_s,
+                "prev": previous,
+            },
+        )
+        signals.leader_acquired.send_robust(Leadership, name=self.name, owner=owner, epoch=epoch)
+        return term
+
+    def renew(
+        self, *, ttl_s: float | None = None, connection: BaseDatabaseWrapper | None = None
+    ) -> Term | None:
+        """Extend this term, or return None when another owner holds it or it has lapsed.
+
+        Writes and judges by the database clock; epoch and acquired_at stay. The local
+        deadline counts from before the statement is sent, so a slow answer never lengthens
+        leadership. Opens no transaction. Without a term: None.
+        """
+        with self._lock:
+            term = self._term
+        if term is None:
+            return None
+        ttl_s = self.lease_s if ttl_s is None else ttl_s
+        connection = connection or connection_of()
+        sent = self._clock.now()
+        statement = rows.renew_sql(sql_for(connection), lapses=self._proof is None)
+        found = fetch(connection, statement, (ttl_s, term.name, term.owner, term.epoch))
+        if not found:
+            self._lose(term, "lease.lost", "the row says another epoch or it has lapsed")
+            return None
+        until = sql_for(connection).ts_out(found[0][0])
+        assert until is not None
+        renewed = Term(term.name, term.owner, term.epoch, until, local_deadline(sent, ttl_s))
+        with self._lock:
+            if self._term is not term:  # dropped meanwhile: a trip wins over a late answer
+                return None
+            self._term = renewed
+        return renewed
+
+    def release(self, *, connection: BaseDatabaseWrapper | None = None) -> bool:
+        """Give the lease back so that the next claim wins at once; False when it was not ours.
+
+        Call it after the duties have stopped (LL4). The local term ends first, so nothing
+        acts on it while the statement runs.
+        """
+        with self._lock:
+            term, self._term = self._term, None
+        if term is None:
+            return False
+        self._tell_lost(term)
+        connection = connection or connection_of()
+        statement = rows.release_sql(sql_for(connection))
+        released = run(connection, statement, (term.name, term.owner, term.epoch)) == 1
+        if released:
+            logger.info(
+                "%s gave %s back, epoch %s",
+                term.owner,
+                term.name,
+                term.epoch,
+                extra={"event": "lease.released", "lease": term.name, "epoch": term.epoch},
+            )
+        return released
+
+    def drop(self) -> None:
+        """Forget the term without a statement: after a trip nothing of it may be used (LL5)."""
+        with self._lock:
+            term, self._term = self._term, None
+        if term is not None:
+            logger.warning(
+                "%s dropped %s, epoch %s",
+                term.owner,
+                term.name,
+                term.epoch,
+                extra={"event": "lease.lost", "lease": term.name, "epoch": term.epoch},
+            )
+            self._tell_lost(term)
+
+    @staticmethod
+    def current(name: str) -> Holder | None:
+        """Who holds `name` by its row and the database's clock; None when it never was held."""
+        return rows.current(name)
+
+    def _lose(self, term: Term, event: str, why: str) -> None:
+        with self._lock:
+            if self._term is not term:
+                return
+            self._term = None
+        logger.warning(
+            "%s lost %s, epoch %s: %s",
+            term.owner,
+            term.name,
+            term.epoch,
+            why,
+            extra={"event": event, "lease": term.name, "epoch": term.epoch},
+        )
+        self._tell_lost(term)
+
+    def _tell_lost(self, term: Term) -> None:
+        signals.leader_lost.send_robust(
+            Leadership, name=term.name, owner=term.owner, epoch=term.epoch
+        )
