@@ -17,17 +17,18 @@ SPREAD = 0.2
 WAKE_JITTER_S = 0.05
 
 
-def next_look_s(holder: Holder | None, *, listening: bool, chance: float) -> float:
+def next_look_s(holder: Holder | None, *, listening: bool, chance: float, lease_s: float) -> float:
     """Seconds until a candidate looks at the lease again. Pure; `chance` in [0, 1).
 
     Where a release rings, only near the expiry, and a little after it; else every second,
-    a fifth more or less, so that candidates do not march in step (LL8).
+    a fifth more or less, so that candidates do not march in step (LL8). After a lease at the
+    latest: one that a wrong clock dated ahead may be free long before its expiry (LL9).
     """
     spread = 1 + SPREAD * (2 * chance - 1)
     if holder is None or holder.vacant or not listening or holder.until is None:
         return POLL_S * spread
     left_s = (holder.until - holder.dbnow).total_seconds()
-    return max(left_s, 0.0) + 0.01 + WAKE_JITTER_S * chance
+    return min(max(left_s, 0.0), lease_s) + 0.01 + WAKE_JITTER_S * chance
 
 
 class Election:
@@ -69,7 +70,12 @@ class Election:
         if free and self._leadership.claim() is not None:
             self._won()
             return POLL_S
-        return next_look_s(holder, listening=self._listening(), chance=self._chance())
+        return next_look_s(
+            holder,
+            listening=self._listening(),
+            chance=self._chance(),
+            lease_s=self._leadership.lease_s,
+        )
 
     def sleep(self, seconds: float, stopping: threading.Event) -> None:
         """Wait for a release or `seconds`; after a ring a little jitter (LL8)."""

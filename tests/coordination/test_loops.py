@@ -230,7 +230,7 @@ def holder(left_s, *, owner="x"):
     return Holder("scheduler", owner, until, now, 3, False, now)
 
 
-@rule("coordination LL8", "jobs B4")
+@rule("coordination LL8", "coordination LL9", "jobs B4")
 @pytest.mark.parametrize(
     ("found", "listening", "least", "most"),
     [
@@ -238,13 +238,16 @@ def holder(left_s, *, owner="x"):
         (holder(-1), True, 0.8, 1.2),
         (holder(12), False, 0.8, 1.2),  # a release would not ring: look every second
         (holder(12), True, 12.0, 12.1),  # it rings; else the expiry is the next chance
+        (holder(3600), True, 15.0, 15.1),  # dated ahead: it may be free long before that
         (holder(12, owner=None), True, 0.8, 1.2),
     ],
 )
 def test_a_candidate_looks_near_the_expiry_or_every_second_give_or_take_a_fifth(
     found, listening, least, most
 ):
-    looks = [next_look_s(found, listening=listening, chance=n / 10) for n in range(10)]
+    looks = [
+        next_look_s(found, listening=listening, chance=n / 10, lease_s=15.0) for n in range(10)
+    ]
     assert min(looks) >= least - 1e-9
     assert max(looks) <= most
     assert len(set(looks)) == 10
