@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from coordination import signals, workers
 from coordination.clock import Clock, SystemClock
 from coordination.conf import conf
-from coordination.database import connection_of, fetch, run, sql_for, transaction
+from coordination.database import (
+    bound_locks,
+    connection_of,
+    fetch,
+    is_lock_timeout,
+    run,
+    sql_for,
+    transaction,
+)
 from coordination.leases import rows
 from coordination.terms import Holder, LeaderToken, Term, holds, local_deadline
 
 logger = logging.getLogger(__name__)
+
+CLAIM_WAIT_S = 0.3
+RELEASE_WAIT_S = 1.0
+"""How long a claim and a release wait for a lock that somebody else has on the lease's row."""
 
 
 class Leadership:
@@ -46,6 +60,7 @@ class Leadership:
         self._proof = proof
         self._lock = threading.Lock()
         self._term: Term | None = None
+        self._shut_out = False
 
     @property
     def owner(self) -> str:
@@ -92,15 +107,22 @@ class Leadership:
         """Win a vacant or lapsed lease with a new epoch, or return None when another holds it.
 
         One short transaction: the claim and its history row. A term that is held is not
-        claimed again; renew it.
+        claimed again; renew it. A row that somebody has locked is not won this time.
         """
         ttl_s = self.lease_s if ttl_s is None else ttl_s
         owner = self.owner
-        with transaction() as connection:
-            known = rows.lock(connection, self.name)
-            # Only now: waiting for a lock on the row must not count as leadership.
-            sent = self._clock.now()
-            won = rows.claim(connection, self.name, owner, ttl_s, known=known)
+        try:
+            with _brief_locks(connection_of(), CLAIM_WAIT_S) as connection:
+                known = rows.lock(connection, self.name)
+                # Only now: waiting for a lock on the row must not count as leadership.
+                sent = self._clock.now()
+                won = rows.claim(connection, self.name, owner, ttl_s, known=known)
+        except OperationalError as error:
+            if not is_lock_timeout(error):
+                raise
+            self._note_shut_out()
+            return None
+        self._shut_out = False
         if won is None:
             return None
         epoch, until, gap_s, previous = won
@@ -157,7 +179,8 @@ class Leadership:
         """Give the lease back so that the next claim wins at once; False when it was not ours.
 
         Call it after the duties have stopped (LL4). The local term ends first, so nothing
-        acts on it while the statement runs.
+        acts on it while the statement runs. False also when somebody has locked its row: then
+        it lapses by itself.
         """
         with self._lock:
             term, self._term = self._term, None
@@ -166,7 +189,14 @@ class Leadership:
         self._tell_lost(term)
         connection = connection or connection_of()
         statement = rows.release_sql(sql_for(connection))
-        released = run(connection, statement, (term.name, term.owner, term.epoch)) == 1
+        try:
+            with _brief_locks(connection, RELEASE_WAIT_S):
+                released = run(connection, statement, (term.name, term.owner, term.epoch)) == 1
+        except OperationalError as error:
+            if not is_lock_timeout(error):
+                raise
+            self._note_not_released(term)
+            return False
         if released:
             logger.info(
                 "%s gave %s back, epoch %s",
@@ -196,6 +226,27 @@ class Leadership:
         """Who holds `name` by its row and the database's clock; None when it never was held."""
         return rows.current(name)
 
+    def _note_shut_out(self) -> None:
+        """Say once that a claim met a locked row; the next ones are tried in silence."""
+        if not self._shut_out:
+            logger.info(
+                "The row of the lease %s is locked by another transaction; nobody can win it "
+                "before that has ended.",
+                self.name,
+                extra={"event": "lease.row_locked", "lease": self.name},
+            )
+        self._shut_out = True
+
+    def _note_not_released(self, term: Term) -> None:
+        logger.warning(
+            "%s could not give %s back: another transaction has locked its row. Nobody else "
+            "leads before it has lapsed, %.0f s from now at the latest.",
+            term.owner,
+            term.name,
+            max(0.0, term.local_until - self._clock.now()),
+            extra={"event": "lease.not_released", "lease": term.name, "epoch": term.epoch},
+        )
+
     def _lose(self, term: Term, event: str, why: str) -> None:
         with self._lock:
             if self._term is not term:
@@ -215,3 +266,17 @@ class Leadership:
         signals.leader_lost.send_robust(
             Leadership, name=term.name, owner=term.owner, epoch=term.epoch
         )
+
+
+@contextlib.contextmanager
+def _brief_locks(connection: BaseDatabaseWrapper, wait_s: float) -> Iterator[BaseDatabaseWrapper]:
+    """A transaction that waits for no lock longer than `wait_s`.
+
+    Inside a caller's transaction it is a savepoint, and the caller's own limits hold: what is
+    set here would stay until the end of that transaction.
+    """
+    ours = not connection.in_atomic_block
+    with transaction(connection=connection):
+        if ours:
+            bound_locks(connection, wait_s=wait_s, idle_s=conf.LEASE_S)
+        yield connection

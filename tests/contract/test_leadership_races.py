@@ -1,6 +1,7 @@
 """Races on two real connections: who wins, and what the loser sees. Both engines."""
 
 import threading
+import time
 
 import pytest
 from django.db import OperationalError, connections
@@ -21,6 +22,7 @@ from coordination.database import (
 from coordination.models import EvidenceClass, JobAttempt, Lease, LeaseHistory, Worker
 from coordination.testing import expire, two_workers, worker
 from tests.support import engine as rows
+from tests.support.locks import WAIT_S, held_row
 from tests.support.rules import rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -85,6 +87,55 @@ def test_renewing_against_claiming_a_lapsed_lease_leaves_one_holder():
         assert renewed is None
         assert claimed.epoch == 2
         assert not old.leadership.held()
+
+
+@pytest.fixture
+def row_locks(engine):
+    """Row locks, which only PostgreSQL has."""
+    if engine != "postgres":
+        pytest.skip("SQLite locks the file, not a row")
+
+
+@rule("coordination LL1", "coordination TK4", "coordination HB6")
+def test_a_claim_of_a_locked_lease_is_not_won_this_time_and_says_so_once(row_locks, caplog):
+    caplog.set_level("INFO", logger="coordination.leases")
+    old, new = two_workers()
+    old.leadership.claim()
+    expire()
+    caplog.clear()
+    with held_row(Lease, "scheduler"):
+        began = time.monotonic()
+        assert [new.leadership.claim() for _ in range(3)] == [None] * 3
+        assert time.monotonic() - began < WAIT_S / 2
+    assert [(r.event, r.levelname) for r in caplog.records] == [("lease.row_locked", "INFO")]
+    assert new.leadership.claim().epoch == 2
+
+
+@rule("coordination LL4", "coordination TK4", "interfaces M-4")
+def test_a_release_of_a_locked_lease_gives_up_and_leaves_it_to_its_expiry(row_locks, caplog):
+    old, new = two_workers()
+    old.leadership.claim()
+    with held_row(Lease, "scheduler"):
+        began = time.monotonic()
+        assert not old.leadership.release()
+        assert time.monotonic() - began < WAIT_S / 2
+    assert not old.leadership.held()
+    assert "lease.not_released" in [r.event for r in caplog.records]
+    assert new.leadership.claim() is None
+    expire()
+    assert new.leadership.claim().epoch == 2
+
+
+@rule("coordination LL11")
+def test_a_claim_inside_a_callers_transaction_changes_no_limit_of_it(row_locks):
+    me = worker()
+    names = ("lock_timeout", "idle_in_transaction_session_timeout")
+    show = f"SELECT {', '.join(f'current_setting({name!r})' for name in names)}"
+    with atomic():
+        before = fetch(connection_of(), show)
+        assert me.leadership.claim().epoch == 1
+        assert me.leadership.release()
+        assert fetch(connection_of(), show) == before
 
 
 @rule("coordination TK2", "coordination CK5")

@@ -76,7 +76,15 @@ def test_f10_ten_leases_of_a_lock_on_a_claimed_row_and_on_the_lease_row(site, fi
         holder.execute(f"SELECT 1 FROM {TaskRun._meta.db_table} WHERE id = %s FOR UPDATE", [job.pk])
         holder.execute("SELECT 1 FROM cluster_leases WHERE name = 'scheduler' FOR UPDATE")
         held = time.time()
-        time.sleep(10 * site.lease_s)
+        # Long enough for a loop that waited for the lock to be called hanging (HB6).
+        time.sleep(site.lease_s + 6)
+        late = ledger.at_least_once.enqueue()
+        site.wait(
+            lambda: TaskRun.objects.filter(pk=late.id, status="done").exists(),
+            seconds=held + 10 * site.lease_s - time.time(),
+            what="work is claimed while the lease row is locked",
+        )
+        time.sleep(max(0.0, held + 10 * site.lease_s - time.time()))
         fact(f"leader while its row is locked for 10 T: {site.leading() or 'nobody'}")
         alive = Worker.objects.filter(state="alive").count()
         assert alive == 2, "a locked lease row fences no worker"
