@@ -150,6 +150,10 @@ class Coordinator:
         """Whether no body runs here."""
         return self.dispatcher is None or self.dispatcher.idle()
 
+    def emptied(self) -> bool:
+        """Whether no body of an older generation runs here; those of the present one may."""
+        return self.dispatcher is None or self.dispatcher.emptied()
+
     def beat_every_s(self) -> float:
         """Seconds between two beats."""
         return self.timing.every_s

@@ -56,8 +56,8 @@ class Watched(Protocol):
     def request_stop(self, why: str = ...) -> None:
         """Begin the ordered stop soon."""
 
-    def idle(self) -> bool:
-        """Whether no body runs."""
+    def emptied(self) -> bool:
+        """Whether no body of an older generation runs."""
 
     def beat_every_s(self) -> float:
         """Seconds between two beats."""
@@ -122,9 +122,10 @@ class Supervised:
         self._link.say(RENEWED if renewed else NOT_RENEWED)
 
     def tripped(self) -> None:
-        """Say it; `emptied` follows by itself."""
-        self._tripped.set()
+        """Say it; `emptied` follows by itself, and never before it."""
         self._link.say(TRIPPED)
+        # Only now: the pulse may ask at any time, and would say `emptied` first.
+        self._tripped.set()
 
     def ending(self) -> None:
         """Say it: from now on silence is no sign of anything."""
@@ -155,7 +156,7 @@ class Supervised:
     def _emptied(self) -> bool:
         """Whether to say that a trip has been carried out; once per trip."""
         assert self._process is not None
-        if not self._tripped.is_set() or not self._process.idle():
+        if not self._tripped.is_set() or not self._process.emptied():
             return False
         self._tripped.clear()
         return True

@@ -105,6 +105,10 @@ class Dispatcher:
         with self._changed:
             return not self._held
 
+    def emptied(self) -> bool:
+        """Whether no abandoned body runs: after a trip, none of an older generation."""
+        return not any(execution.abandoned() for execution in self._executions())
+
     def running(self) -> list[Claim]:
         """What is held now, for the status."""
         with self._changed:

@@ -296,3 +296,31 @@ def test_a_body_that_ignores_its_trip_for_a_lease_ends_its_process_with_5(
     assert process.events("fence.ignored")[0]["jobs"] == 1
     # The identity that it had taken meanwhile held nothing and left.
     assert [w["state"] for w in cluster.workers()] == ["lost", "left"]
+
+
+@rule("coordination SF8", "coordination SF6")
+def test_a_worker_that_trips_with_a_backlog_goes_on_and_is_not_killed(cluster, postgres_only):
+    process = supervise(cluster, 1, COORDINATION_LEASE_S="4")
+    done = cluster.manage(
+        "shell",
+        "-c",
+        "from tests.support.cluster_tasks import nap\n"
+        "for n in range(400): nap.enqueue(seconds=0.3 + n % 13 / 10)",
+    )
+    assert done.returncode == 0, done.stderr
+    finished = "SELECT count(*) FROM roundtable_tasks_taskrun WHERE status = 'done'"
+    wait(lambda: cluster.query(finished)[0][0] > 4, what="it works")
+    administer(cluster.url, "UPDATE cluster_workers SET state = 'lost', ended_at = now()")
+    process.wait_event("fence.recovered")
+    # Its supervisor gives it a lease and a margin to have no older body left.
+    until = time.monotonic() + 4 + 1 + 2
+    while time.monotonic() < until:
+        assert process.events("supervisor.kill") == [], process.text()
+        assert process.events("supervisor.child_ended") == [], process.text()
+        time.sleep(0.1)
+    assert len(pids(process)) == 1
+    [[unstarted]] = cluster.query(
+        "SELECT count(*) FROM roundtable_tasks_taskrun WHERE status = 'queued'"
+    )
+    assert unstarted, "the backlog lasted for all that time"
+    assert cluster.query("SELECT max(crash_count) FROM roundtable_tasks_taskrun") == [(0,)]

@@ -6,6 +6,12 @@ from pathlib import Path
 from coordination.tasks.compat import task
 
 
+@task
+def nap(seconds):
+    """Sleep, and see no trip meanwhile."""
+    time.sleep(seconds)
+
+
 @task(takes_context=True)
 def hold(context, folder):
     """Note the attempt, wait until `go` exists, note the end. Gives up after 30 s."""
