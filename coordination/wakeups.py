@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -109,9 +109,9 @@ class Listener:
     `healthy` says whether wake-ups from other processes arrive; the polls are long then.
     """
 
-    def __init__(self, application_name: str) -> None:
-        """Prepare only; `run` connects."""
-        self._application_name = application_name
+    def __init__(self, name: Callable[[], str]) -> None:
+        """Prepare only; `run` connects. `name()` is what the session is called at present."""
+        self._name = name
         self._connected = False
         self._disabled = ""
 
@@ -147,13 +147,14 @@ class Listener:
             return
         backoff_s = 0.1
         while not stopping.is_set() and not self._disabled:
+            name = self._name()
             connection = private_connection(
                 connect_timeout_s=max(2.0, conf.renew_every_s),
                 statement_timeout_s=conf.LEASE_S,
-                application_name=self._application_name,
+                application_name=name,
             )
             try:
-                self._listen(connection, stopping)
+                self._listen(connection, stopping, name)
                 backoff_s = 0.1
             except (DatabaseError, OSError, RuntimeError) as error:
                 self._lost(error)
@@ -173,7 +174,9 @@ class Listener:
                 extra={"event": "wakeup.listen_lost"},
             )
 
-    def _listen(self, connection: BaseDatabaseWrapper, stopping: threading.Event) -> None:
+    def _listen(
+        self, connection: BaseDatabaseWrapper, stopping: threading.Event, name: str
+    ) -> None:
         open_private(connection)
         raw: Any = connection.connection
         if not callable(getattr(raw, "notifies", None)):
@@ -182,7 +185,8 @@ class Listener:
         fetch(connection, f"LISTEN {PG_CHANNEL}")
         self._connected = True
         ring_local(CHANNELS)
-        while not stopping.is_set() and not self._disabled:
+        # After a trip the process has another name, and its sessions carry that (settled 17).
+        while not stopping.is_set() and not self._disabled and self._name() == name:
             self._receive(raw)
 
     def _receive(self, raw: Any) -> None:

@@ -101,6 +101,7 @@ class Beat:
         self._place: _Place | None = None
         self._kick = threading.Event()
         self._connection: BaseDatabaseWrapper | None = None
+        self._connected_as = ""
         self._bound_s = 0.0
         self._outage = ""
         self.renewals = 0
@@ -250,6 +251,8 @@ class Beat:
         every_s = self._timing.every_s
         if self._connection is not None and follow_file(self._connection):
             self._connection = None
+        if self._connected_as != place.owner:
+            self._close()  # after a trip: the session would go on under the lost owner's name
         if self._connection is None:
             self._connection = private_connection(
                 connect_timeout_s=every_s,
@@ -260,6 +263,7 @@ class Beat:
                 bind_per_transaction(self._connection)
             self._pooler.connected()
             open_private(self._connection)
+            self._connected_as = place.owner
             self._bound_s = every_s
         left_s = place.renewed + self._timing.deadline_s - sent
         bound_s = min(every_s, max(left_s, 0.1))

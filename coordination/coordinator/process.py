@@ -165,7 +165,7 @@ class Coordinator:
     # --- building ---------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self.listener = wakeups.Listener(self.owner)
+        self.listener = wakeups.Listener(lambda: self.owner)
         if looks_pooled(connection_of()):
             self.listener.disable("pooler")
         self.beat = Beat(

@@ -110,7 +110,7 @@ def test_a_pooler_is_noticed_when_another_backend_answers_without_a_new_connecti
 
 @pytest.fixture
 def listener():
-    one, stopping = Listener("listener-of-a-test"), threading.Event()
+    one, stopping = Listener(lambda: "listener-of-a-test"), threading.Event()
 
     def run():
         from django.db import connections
@@ -190,7 +190,7 @@ class TestListener:
 def test_on_sqlite_the_listener_ends_at_once_and_polls_are_short(engine):
     if engine != "sqlite":
         pytest.skip("PostgreSQL listens")
-    one = Listener("x")
+    one = Listener(lambda: "x")
     started = time.monotonic()
     one.run(threading.Event())
     assert time.monotonic() - started < 1
