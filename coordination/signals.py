@@ -1,7 +1,9 @@
 """Signals to observe a worker process; they decide nothing (D-5).
 
 Sent with `send_robust` after the fact, on the thread on which it happened: a receiver that
-raises or is slow never changes an outcome, but should be quick. Arguments are frozen by a test.
+raises or is slow never changes an outcome, but should be quick. Those of a trip (`fenced`, and the
+`leader_lost` that comes with it) are sent on a thread of their own, which delays no trip.
+Arguments are frozen by a test.
 
 - `leader_acquired` and `leader_lost`: `name`, `owner`, `epoch`. Sender: `Leadership`.
 - `fenced`: `why`, `generation`; `worker_joined` and `worker_left`: `owner`, `generation`. Their

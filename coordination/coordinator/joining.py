@@ -18,6 +18,7 @@ from coordination.clock import SystemClock
 from coordination.conf import conf
 from coordination.coordinator.beat import Beat, Timing
 from coordination.coordinator.membership import Membership
+from coordination.coordinator.watch import WATCH_S, pause_s, trip_when_stale
 from coordination.database import (
     close_thread_connections,
     connection_of,
@@ -33,7 +34,6 @@ from coordination.wakeups import PoolerWatch
 logger = logging.getLogger(__name__)
 
 JOIN_LIMIT_S = 10.0
-WATCH_S = 0.25
 LEAVE_LIMIT_S = 2.0
 FORK_WAIT_S = 3.0
 """How long a fork waits for the statement that a guest's thread has under way."""
@@ -142,9 +142,8 @@ class Guest:
         threading.Thread(
             target=self._beat.run, args=(self._stopping,), name="guest-beat", daemon=True
         ).start()
-        while not self._stopping.wait(min(WATCH_S, max(self._fence.remaining_s(), 0.01))):
-            if self._fence.stale() and not self._fence.pending():
-                self._fence.trip("the lease ran out without a confirmed renewal")
+        while not self._stopping.wait(pause_s(self._fence)):
+            trip_when_stale(self._fence)
             if self._fence.pending() or self._membership.lost:
                 # Only now: a watch that waited for a hanging renewal would trip too late.
                 with self._at_work:

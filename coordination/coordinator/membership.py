@@ -25,7 +25,7 @@ OUTAGES = (OperationalError, InterfaceError, InternalError)
 
 
 class Membership:
-    """The identities of one process, over all its trips. Used on the main thread.
+    """The identities of one process, over all its trips. One thread changes them; others ask.
 
     `idle()` says whether no body runs; `name_connection` marks the connection as ours.
     """

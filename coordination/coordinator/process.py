@@ -20,20 +20,22 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db import Error as DatabaseFault
-
 from coordination import identity, leases, loops, signals, wakeups, workers
 from coordination.clock import Clock, Reading, SystemClock, jumped, read
 from coordination.conf import conf
 from coordination.coordinator import reaper
+from coordination.coordinator.asides import aside
 from coordination.coordinator.beat import Beat, Timing
 from coordination.coordinator.duties import Duty, loops_of
 from coordination.coordinator.election import Election
 from coordination.coordinator.exits import ExitCode
 from coordination.coordinator.health import Health
 from coordination.coordinator.membership import Membership
+from coordination.coordinator.registrar import Registrar
+from coordination.coordinator.steering import Steering
 from coordination.coordinator.stopping import OrderedStop, end_at_once
 from coordination.coordinator.supervised import Alone, Parent
+from coordination.coordinator.watch import WATCH_S, watch
 from coordination.database import (
     FileLock,
     close_thread_connections,
@@ -44,12 +46,11 @@ from coordination.database import (
 )
 from coordination.dispatcher import Dispatcher
 from coordination.fence import Fence
-from coordination.leases import Leadership
+from coordination.leases import Leadership, Term
 from coordination.loops import Loop, TickContext
 
 logger = logging.getLogger(__name__)
 
-WATCH_S = 0.25
 FIRST_LOOK_S = 0.5
 """How long the start waits to know, and say, whether this process leads."""
 STATUS_EVERY_S = 300.0
@@ -92,10 +93,11 @@ class Coordinator:
         self._for_s = for_s
         self._started = started
         self._parent = parent or Alone()
-        self._stopping, self._beat_stop = threading.Event(), threading.Event()
+        self._stopping = threading.Event()
+        self._beat_stop = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
-        self._stop_asked = self._claims_as = ""
+        self._stop_asked = ""
         self._threads: dict[str, threading.Thread] = {}
         self._code = ExitCode.CLEAN
         self._build()
@@ -108,6 +110,10 @@ class Coordinator:
     def request_stop(self, why: str = "asked") -> None:
         """Begin the ordered stop soon. Only sets a flag and writes a byte: fit for a signal."""
         self._stop_asked = self._stop_asked or why
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the main thread look now."""
         try:
             os.write(self._wake_write, b"s")
         except BlockingIOError:
@@ -198,6 +204,9 @@ class Coordinator:
         self.dispatcher: Dispatcher | None = None
         if "dispatcher" in self.roles:
             self.dispatcher = Dispatcher(self.fence, self.clock, poll_s=self.listener.poll_s)
+        self.steering = Steering(
+            self.dispatcher, owner=lambda: self.owner, may_claim=self._may_claim
+        )
         self.membership = Membership(
             self.identities,
             fence=self.fence,
@@ -208,6 +217,14 @@ class Coordinator:
             idle=self.idle,
             name_connection=self.name_connection,
             parent=self._parent,
+        )
+        self.registrar = Registrar(
+            self.membership,
+            self.leadership,
+            may_lead=self._healthy,
+            joins_no_more=self._joins_no_more,
+            joined=self._on_joined,
+            pause_s=min(0.5, self.timing.every_s),
         )
         self.health = Health((self.candidacy, *self.duties), self.dispatcher, self.clock)
         self.fence.on_trip(self._on_trip)
@@ -269,18 +286,25 @@ class Coordinator:
         self.membership.register()
         if self.embedded:
             reaper.take_over_all(self.owner)
+        self._start("fence", lambda: watch(self.fence, self._beat_stop))
+        self._start("membership", lambda: self.registrar.run(self._stopping))
         self._start("beat", lambda: self.beat.run(self._beat_stop))
         self._start("listener", lambda: self.listener.run(self._stopping))
         if "scheduler" in self.roles:
             self._start("election", self._candidate)
         for duty in self.duties:
             self._start(duty.loop.name, lambda duty=duty: duty.run(self._stopping))  # type: ignore[misc]  # mypy infers no lambda default
-        self._steer_dispatcher()
+        self.steering.steer()
         if "scheduler" in self.roles:
             self.election.looked.wait(FIRST_LOOK_S)
         if self._started is not None:
-            self._started(self)
-        close_thread_connections()  # of this thread, which needs it again after a trip only
+            self._threads["started"] = aside("started", self._tell_started)
+        close_thread_connections()  # of this thread, which makes no statement any more
+
+    def _tell_started(self) -> None:
+        assert self._started is not None
+        self.name_connection()
+        self._started(self)
 
     def _start(self, name: str, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name=name, daemon=True)
@@ -298,26 +322,20 @@ class Coordinator:
     # --- watching ---------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """The main thread until the stop: gives up in time, registers anew, looks after loops."""
+        """The main thread until the stop: looks after loops and threads, and ends in time."""
         began = status_at = self.clock.now()
         reading = read(self.clock)
         while not self._stop_asked:
-            self._sleep(min(WATCH_S, max(self.fence.remaining_s(), 0.002)))
+            self._sleep(WATCH_S)
             reading = latest = self._noticed_jump(reading)
             if self._must_end():
                 return
-            if not self._keep_registered():
-                self._code = ExitCode.NOT_REGISTERED
-                return
-            self.membership.give_up_old()
             if self.membership.ignored():
                 end_at_once(self)
             if self.pooler.pooled:
                 self.listener.disable("pooler")
             self.health.look()
-            if self.leadership.term is not None and not self._healthy():
-                self._give_up_leadership()
-            self._steer_dispatcher()
+            self.steering.steer()
             if latest.now - status_at >= STATUS_EVERY_S:
                 status_at = latest.now
                 self._log_status()
@@ -342,7 +360,7 @@ class Coordinator:
         return ticked and self.idle()
 
     def _must_end(self) -> bool:
-        """Whether what this process lives by is gone: its lock, or its supervisor."""
+        """Whether what this process lives by is gone: lock, registration, or supervisor."""
         if self.lock is not None and not self.lock.held:
             self._code = ExitCode.LOCK_HELD
             logger.error(
@@ -351,6 +369,9 @@ class Coordinator:
                 self.lock.path,
                 extra={"event": "worker.lock_lost"},
             )
+            return True
+        if self.registrar.refused():
+            self._code = ExitCode.NOT_REGISTERED
             return True
         if self._orphan_is_done():
             self.request_stop("the supervisor is gone")
@@ -366,52 +387,35 @@ class Coordinator:
         out_of_touch = self.beat.unrenewed_s() > self.timing.lease_s
         return self._parent.gone and (self.idle() or out_of_touch)
 
-    def _steer_dispatcher(self) -> None:
-        """Let it claim under the present identity, or not, as the health of the process asks."""
-        if self.dispatcher is None:
-            return
-        claims_as = self.owner if self._may_claim() else ""
-        if claims_as == self._claims_as:
-            return
-        self._claims_as = claims_as
-        if claims_as:
-            self.dispatcher.start(claims_as)
-        else:
-            self.dispatcher.pause()
-
     def _sleep(self, seconds: float) -> None:
         ready, _, _ = select.select([self._wake_read], [], [], seconds)
         if ready:
             os.read(self._wake_read, 64)
 
-    def _keep_registered(self) -> bool:
-        """Trip when the lease is over, and join anew after a trip; False: give up."""
-        if self.fence.stale() and not self.fence.pending():
-            self.fence.trip("the lease ran out without a confirmed renewal")
-        if not self.fence.pending() and not self.membership.lost:
-            return True
-        pause_s = min(0.5, self.timing.every_s)
-        joined = self.membership.rejoin(
-            pause=lambda: self._sleep(pause_s),
-            stopping=self._joins_no_more,
-        )
-        if joined:
-            self.election.bell.ring()
-            self._ring_duties()
-        return joined
+    def _on_joined(self) -> None:
+        self.election.bell.ring()
+        self._ring_duties()
+        self._wake()
 
     def _joins_no_more(self) -> bool:
         return bool(self._stop_asked) or self._parent.gone or self.membership.ignored()
 
     def _on_trip(self, why: str) -> None:
-        """Runs on the thread that tripped: nothing here waits for the database."""
-        self._parent.tripped()
-        self.beat.halt()
-        self.leadership.drop()
-        if self.dispatcher is not None:
-            self.dispatcher.abandon()
-            self._claims_as = ""
-        signals.fenced.send_robust(Coordinator, why=why, generation=self.fence.generation)
+        """Runs on the thread that tripped: nothing here waits, for the database or for a host."""
+        try:
+            self._parent.tripped()
+            self.beat.halt()
+            term = self.leadership.forget()
+            self.steering.abandon()
+        finally:
+            self.registrar.tripped()
+        generation = self.fence.generation
+        aside("observers", lambda: self._tell_trip(why, generation, term))
+
+    def _tell_trip(self, why: str, generation: int, term: Term | None) -> None:
+        if term is not None:
+            self.leadership.tell_lost(term)
+        signals.fenced.send_robust(Coordinator, why=why, generation=generation)
 
     def _on_loss(self, why: str, generation: int) -> None:
         if self.embedded:
@@ -419,15 +423,6 @@ class Coordinator:
             self.membership.lose(why)
             return
         self.fence.trip(why, generation=generation)
-
-    def _give_up_leadership(self) -> None:
-        """A process that is alive but dead inside, or an orphan, leads nobody (HB6)."""
-        try:
-            if self.leadership.release():
-                wakeups.ring(wakeups.LEASES)
-        except DatabaseFault as error:
-            logger.warning("Not released: %s", error, extra={"event": "lease.not_released"})
-            connection_of().close()
 
     def _log_status(self) -> None:
         logger.info(

@@ -1,19 +1,24 @@
-"""The ordered stop: no new claims, leadership handed over, work drained, the row left (M-4)."""
+"""The ordered stop: no new claims, leadership handed over, work drained, the row left (M-4).
+
+All of it has one deadline, a moment after the grace. A step that talks to the database runs aside
+and is given up when its time is over: nobody stops in time who waits for a network.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from django.db import Error as DatabaseFault
 
 from coordination import signals, wakeups, workers
+from coordination.coordinator.asides import aside
 from coordination.coordinator.exits import ExitCode
-from coordination.database import connection_of
 from coordination.models import WorkerState
 
 if TYPE_CHECKING:
@@ -25,7 +30,13 @@ TICK_GRACE_S = 3.0
 WEBHOOK_GRACE_S = 1.5
 PROGRESS_EVERY_S = 5.0
 END_GRACE_S = 1.0
-NOT_LOOPS = ("beat", "listener")
+OVERTIME_S = 0.75
+"""What is left after the grace to give back what still runs, and to leave."""
+STEP_S = 2.0
+"""What one statement of the stop gets, if there is so much left."""
+LAST_S = 0.2
+"""What it gets when there is nothing left: enough for a database that answers."""
+NOT_LOOPS = ("beat", "listener", "fence", "started")
 
 
 def end_at_once(process: Coordinator) -> NoReturn:
@@ -79,6 +90,7 @@ class OrderedStop:
         self._why = why
         self._clock = process.clock
         self._began = self._clock.now()
+        self._deadline = self._began + max(process.grace_s, TICK_GRACE_S) + OVERTIME_S
         self._handed_back = 0
         self._drained = True
 
@@ -97,15 +109,18 @@ class OrderedStop:
             self._process.grace_s,
             extra={"event": "worker.stopping", "jobs": busy},
         )
-        self._try("set draining", self._set_draining)
+        self._try("set draining", self._set_draining, but="The others see only its end.")
         draining = threading.Thread(target=self._drain, name="drain", daemon=True)
         draining.start()
         hanging = self._join_loops()
-        self._try("hand over", self._hand_over)
+        self._try("hand over", self._hand_over, but="Its lease lapses; nobody leads until then.")
         self._wait_for(draining)
         self._end_beat()
-        self._try("give up old identities", self._process.membership.give_up_old)
-        left = self._drained and self._try("leave", self._leave)
+        give_up = self._process.membership.give_up_old
+        self._try("give up old identities", give_up, but="They are left to the reapers.")
+        left = self._may_leave() and self._try(
+            "leave", self._leave, but="Its silence tells the others.", limit_s=math.inf
+        )
         clean = left and not hanging
         took_s = self._clock.now() - self._began
         logger.info(
@@ -153,12 +168,9 @@ class OrderedStop:
 
     def _wait_for(self, draining: threading.Thread) -> None:
         process = self._process
-        limit_s = self._process.grace_s + END_GRACE_S
         shown = self._began
-        while draining.is_alive() and self._clock.now() - self._began < limit_s:
+        while draining.is_alive() and self._clock.now() < self._deadline:
             draining.join(0.05)
-            if process.fence.stale() and not process.fence.pending():
-                process.fence.trip("the lease ran out while stopping")
             if self._clock.now() - shown >= PROGRESS_EVERY_S:
                 shown = self._clock.now()
                 running = len(process.dispatcher.running()) if process.dispatcher else 0
@@ -168,9 +180,20 @@ class OrderedStop:
     def _end_beat(self) -> None:
         self._beat_stop.set()
         self._process.beat.kick()
+        until = min(self._clock.now() + END_GRACE_S, self._deadline)
         for name in NOT_LOOPS:
             if name in self._threads:
-                self._threads[name].join(END_GRACE_S)
+                self._threads[name].join(max(0.0, until - self._clock.now()))
+
+    def _may_leave(self) -> bool:
+        """Whether everything was given back (I3 of `process.py`); says so when it was not."""
+        if not self._drained:
+            logger.warning(
+                "Stopping: not left, because not all work was given back in time. The others take "
+                "it over when this process has been silent for long enough.",
+                extra={"event": "worker.stop_step_failed"},
+            )
+        return self._drained
 
     def _leave(self) -> None:
         process = self._process
@@ -181,16 +204,36 @@ class OrderedStop:
             type(process), owner=process.owner, generation=process.fence.generation
         )
 
-    def _try(self, what: str, step: object) -> bool:
-        """Run one step; an outage is logged and the stop goes on."""
-        assert callable(step)
-        try:
-            self._process.name_connection()
-            step()
-        except DatabaseFault as error:
-            logger.warning(
-                "Stopping: %s failed: %s", what, error, extra={"event": "worker.stop_step_failed"}
-            )
-            connection_of().close()
-            return False
-        return True
+    def _try(
+        self, what: str, step: Callable[[], None], *, but: str, limit_s: float = STEP_S
+    ) -> bool:
+        """Run one step; whether it was done. `but` says what follows when it was not.
+
+        An outage, and a step that has not come back in time, are logged and the stop goes on.
+        """
+        done, failed = threading.Event(), list[Exception]()
+
+        def run() -> None:
+            try:
+                self._process.name_connection()
+                step()
+            except DatabaseFault as error:
+                failed.append(error)
+            except Exception as error:  # no outage: its traceback is logged too
+                failed.append(error)
+                raise
+            else:
+                done.set()
+
+        wait_s = max(LAST_S, min(limit_s, self._deadline - self._clock.now()))
+        aside(what, run).join(wait_s)
+        if done.is_set():
+            return True
+        logger.warning(
+            "Stopping: %s failed: %s. %s",
+            what,
+            failed[0] if failed else f"not done in {wait_s:.1f} s",
+            but,
+            extra={"event": "worker.stop_step_failed"},
+        )
+        return False

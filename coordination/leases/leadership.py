@@ -186,7 +186,7 @@ class Leadership:
             term, self._term = self._term, None
         if term is None:
             return False
-        self._tell_lost(term)
+        self.tell_lost(term)
         connection = connection or connection_of()
         statement = rows.release_sql(sql_for(connection))
         try:
@@ -209,6 +209,12 @@ class Leadership:
 
     def drop(self) -> None:
         """Forget the term without a statement: after a trip nothing of it may be used (LL5)."""
+        term = self.forget()
+        if term is not None:
+            self.tell_lost(term)
+
+    def forget(self) -> Term | None:
+        """Drop the term and return it, without telling whoever observes; waits for nobody."""
         with self._lock:
             term, self._term = self._term, None
         if term is not None:
@@ -219,7 +225,7 @@ class Leadership:
                 term.epoch,
                 extra={"event": "lease.lost", "lease": term.name, "epoch": term.epoch},
             )
-            self._tell_lost(term)
+        return term
 
     @staticmethod
     def current(name: str) -> Holder | None:
@@ -260,9 +266,10 @@ class Leadership:
             why,
             extra={"event": event, "lease": term.name, "epoch": term.epoch},
         )
-        self._tell_lost(term)
+        self.tell_lost(term)
 
-    def _tell_lost(self, term: Term) -> None:
+    def tell_lost(self, term: Term) -> None:
+        """Tell whoever observes that this term has ended."""
         signals.leader_lost.send_robust(
             Leadership, name=term.name, owner=term.owner, epoch=term.epoch
         )

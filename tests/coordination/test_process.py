@@ -4,8 +4,10 @@ import threading
 
 import pytest
 
+from coordination import signals
 from coordination.clock import read
 from coordination.coordinator import Coordinator
+from coordination.coordinator.stopping import LAST_S, OrderedStop
 from coordination.testing import FakeClock
 from tests.support.rules import rule
 
@@ -106,3 +108,100 @@ def test_a_trip_is_told_to_the_supervisor_before_anything_else(process, monkeypa
     process.fence.renewed(at=process.clock.now())
     assert process.fence.trip("for the test")
     assert told == [threading.get_ident()]
+
+
+@rule("coordination SF6", "coordination ID1")
+@pytest.mark.parametrize("fault", [None, RuntimeError("a body's own callback")])
+def test_a_new_identity_is_asked_for_only_once_the_trip_is_carried_out(process, monkeypatch, fault):
+    asked = []
+
+    def abandon():
+        asked.append(process.registrar._tripped.is_set())
+        if fault:
+            raise fault
+
+    monkeypatch.setattr(process.steering, "abandon", abandon)
+    process.fence.renewed(at=process.clock.now())
+    process.fence.trip("for the test")
+    assert asked == [False]
+    assert process.registrar._tripped.is_set()
+
+
+@rule("coordination SF2", "coordination SF6")
+def test_whoever_observes_a_trip_does_not_hold_it_up(process):
+    go_on, told = threading.Event(), threading.Event()
+
+    def slow(sender, **_):
+        told.set()
+        go_on.wait(30)
+
+    signals.fenced.connect(slow)
+    try:
+        process.fence.renewed(at=process.clock.now())
+        tripping = threading.Thread(target=process.fence.trip, args=("for the test",))
+        tripping.start()
+        tripping.join(10)
+        assert not tripping.is_alive()
+        assert told.wait(10)
+    finally:
+        go_on.set()
+        signals.fenced.disconnect(slow)
+
+
+@rule("coordination SF6", "jobs J1")
+def test_a_trip_between_the_question_and_the_start_leaves_nothing_claiming(process, monkeypatch):
+    """The dispatcher would go on under the lost owner once the process has joined anew."""
+    process.fence.renewed(at=process.clock.now())
+    monkeypatch.setattr(process.dispatcher, "_run", lambda: None)
+    trips = []
+
+    def trips_meanwhile():
+        trips.append(threading.Thread(target=process.fence.trip, args=("for the test",)))
+        trips[0].start()
+        trips[0].join(0.5)  # carried out by then, unless it has to wait for the start
+        return True
+
+    monkeypatch.setattr(process.steering, "_may_claim", trips_meanwhile)
+    process.steering.steer()
+    trips[0].join(10)
+    assert process.fence.pending()
+    assert not process.dispatcher._accepting
+
+
+@rule("interfaces M-4", "settled 40")
+def test_a_step_of_the_stop_that_hangs_is_given_up_and_says_what_follows(process, caplog):
+    go_on = threading.Event()
+    stop = OrderedStop(process, {}, threading.Event(), "for the test")
+    try:
+        assert not stop._try("leave", lambda: go_on.wait(30), but="So be it.", limit_s=0.3)
+        assert "leave failed: not done in 0.3 s. So be it." in caplog.text
+        # Past the deadline there is still a moment for a database that answers.
+        process.clock.advance(3600)
+        assert not stop._try("leave", lambda: go_on.wait(30), but="", limit_s=60)
+        assert f"not done in {LAST_S:.1f} s" in caplog.text
+        assert stop._try("leave", lambda: None, but="")
+    finally:
+        go_on.set()
+
+
+@rule("interfaces M-4", "settled 40")
+def test_what_announces_the_start_may_hang_and_holds_up_nobody(process, monkeypatch):
+    go_on, began = threading.Event(), threading.Event()
+
+    def hangs(_):
+        began.set()
+        go_on.wait(30)
+
+    process._started = hangs
+    monkeypatch.setattr(process.membership, "register", lambda: None)
+    monkeypatch.setattr(process, "_start", lambda name, run: None)
+    monkeypatch.setattr(process.election.looked, "wait", lambda timeout: True)
+    monkeypatch.setattr("coordination.coordinator.process.close_thread_connections", lambda: None)
+    starting = threading.Thread(target=process._begin)
+    starting.start()
+    try:
+        assert began.wait(10)
+        starting.join(10)
+        assert not starting.is_alive()
+    finally:
+        go_on.set()
