@@ -168,9 +168,11 @@ class OrderedStop:
 
     def _wait_for(self, draining: threading.Thread) -> None:
         process = self._process
-        shown = self._began
-        while draining.is_alive() and self._clock.now() < self._deadline:
+        shown = busy = self._began
+        # Without a body only a claim can be on its way, and gets what any tick in hand gets.
+        while draining.is_alive() and self._clock.now() < min(self._deadline, busy + TICK_GRACE_S):
             draining.join(0.05)
+            busy = busy if process.idle() else self._clock.now()
             if self._clock.now() - shown >= PROGRESS_EVERY_S:
                 shown = self._clock.now()
                 running = len(process.dispatcher.running()) if process.dispatcher else 0

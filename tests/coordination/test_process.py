@@ -185,6 +185,26 @@ def test_a_step_of_the_stop_that_hangs_is_given_up_and_says_what_follows(process
 
 
 @rule("interfaces M-4", "settled 40")
+@pytest.mark.parametrize(("busy", "waited_s"), [(False, 3.0), (True, 8.75)])
+def test_a_drain_that_hangs_is_waited_for_while_bodies_run_else_as_long_as_for_a_tick(
+    process, monkeypatch, busy, waited_s
+):
+    class Draining:
+        def is_alive(self):
+            return process.clock.now() - began < 60
+
+        def join(self, seconds):
+            process.clock.advance(seconds)
+
+    began = process.clock.now()
+    monkeypatch.setattr(process, "idle", lambda: not busy)
+    stop = OrderedStop(process, {}, threading.Event(), "for the test")
+    stop._wait_for(Draining())
+    assert process.clock.now() - began == pytest.approx(waited_s, abs=0.1)
+    assert not stop._may_leave()
+
+
+@rule("interfaces M-4", "settled 40")
 def test_what_announces_the_start_may_hang_and_holds_up_nobody(process, monkeypatch):
     go_on, began = threading.Event(), threading.Event()
 
@@ -195,6 +215,7 @@ def test_what_announces_the_start_may_hang_and_holds_up_nobody(process, monkeypa
     process._started = hangs
     monkeypatch.setattr(process.membership, "register", lambda: None)
     monkeypatch.setattr(process, "_start", lambda name, run: None)
+    monkeypatch.setattr(process.steering, "steer", lambda: None)
     monkeypatch.setattr(process.election.looked, "wait", lambda timeout: True)
     monkeypatch.setattr("coordination.coordinator.process.close_thread_connections", lambda: None)
     starting = threading.Thread(target=process._begin)
