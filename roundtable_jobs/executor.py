@@ -15,8 +15,9 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
+from django.db import DatabaseError, InterfaceError
 
+from coordination import database
 from coordination.clock import Clock, SystemClock
 from coordination.jobs import (
     AlreadyEnded,
@@ -71,7 +72,9 @@ class RoundtableRunner:
         booth = Booth()
         try:
             return Discussion(handle, booth, self._clock).run()
-        except (OperationalError, InterfaceError) as error:
+        except (DatabaseError, InterfaceError) as error:
+            if not database.is_passing(error):
+                raise
             logger.warning(
                 "roundtable %s is given back: %s", handle.claim.job_id, error,
                 extra={"event": "roundtable.outage"},

@@ -16,11 +16,17 @@ from datetime import datetime
 from functools import partial
 
 from coordination import loops, wakeups
-from coordination.database import DbNowIndexed, alias, connection_of, fetch, sql_for
+from coordination.database import (
+    DbNowIndexed,
+    alias,
+    connection_of,
+    fetch,
+    is_passing,
+    sql_for,
+)
 from coordination.loops import Loop, TickContext
 from schedules import fires, windows
 from schedules.conf import conf
-from schedules.fires.starting import OUTAGE
 from schedules.models import Schedule, TriggerEvent
 from schedules.states import EventState
 
@@ -68,9 +74,9 @@ class Scheduler:
         """Run one step; a failure is logged once per change and the next step goes on."""
         try:
             clean = step()
-        except OUTAGE:
-            raise  # no step can do anything without the database: the coordinator waits
-        except Exception as error:  # noqa: BLE001 - the boundary of one step
+        except Exception as error:  # the boundary of one step
+            if is_passing(error):
+                raise  # no step can do anything without the database: the coordinator waits
             # The other steps and the next tick go on; the rows say what is still to be done.
             self._tell(name, error)
             return False
@@ -93,9 +99,9 @@ class Scheduler:
         while _may_go_on(ctx):
             try:
                 done = fires.fire_batch(ctx.leadership.guard())
-            except OUTAGE:
-                raise
-            except Exception as error:  # noqa: BLE001 - the boundary of the batch
+            except Exception as error:  # the boundary of the batch
+                if is_passing(error):
+                    raise
                 # Nothing of the batch was written; one by one the culprit is found and parked.
                 self._tell("batch", error)
                 return self._fire_singly(ctx)
@@ -111,9 +117,9 @@ class Scheduler:
             guard = ctx.leadership.guard()
             try:
                 fires.fire_batch(guard, only=[schedule_id])
-            except OUTAGE:
-                raise
-            except Exception as error:  # noqa: BLE001 - the boundary of one schedule
+            except Exception as error:  # the boundary of one schedule
+                if is_passing(error):
+                    raise
                 # This schedule cannot be fired at all: out of the tick, with a record of why.
                 self._tell(f"schedule {schedule_id}", error)
                 clean = fires.park(schedule_id, guard, error) and clean

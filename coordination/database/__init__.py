@@ -44,7 +44,13 @@ from coordination.database.fragments import (
     json_out,
     sql_for,
 )
-from coordination.database.outages import is_conflict, is_lock_timeout, is_missing_table, is_outage
+from coordination.database.outages import (
+    is_conflict,
+    is_lock_timeout,
+    is_missing_table,
+    is_outage,
+    is_passing,
+)
 
 __all__ = [
     "OLDEST_SQLITE",
@@ -69,6 +75,7 @@ __all__ = [
     "is_lock_timeout",
     "is_missing_table",
     "is_outage",
+    "is_passing",
     "is_postgres",
     "is_sqlite",
     "json_in",

@@ -10,8 +10,6 @@ import logging
 import threading
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
-
 from coordination import claims, database
 from coordination.claims import REASON_HOOK
 from coordination.dispatcher.execution import Execution
@@ -53,7 +51,14 @@ def settle(execution: Execution, outcome: Outcome, stopping: threading.Event) ->
             if not _cancel_decides(execution.claim, outcome):
                 raise
             outcome = Cancelled(_columns(outcome))
-        except (OperationalError, InterfaceError) as error:
+        except Fenced:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            if not database.is_passing(error):
+                # The boundary to end hooks and to what a body returned, SystemExit included. The
+                # job must not stay held by a worker that has nothing left to do for it.
+                outcome = _after_refusal(execution.claim, outcome, error)
+                continue
             unknown = True
             logger.warning(
                 "The end of %s waits for the database: %s",
@@ -64,12 +69,6 @@ def settle(execution: Execution, outcome: Outcome, stopping: threading.Event) ->
             database.close_thread_connections()
             stopping.wait(wait_s)
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)
-        except Fenced:
-            raise
-        except BaseException as error:  # noqa: BLE001
-            # The boundary to end hooks and to what a body returned, SystemExit included. The job
-            # must not stay held by a worker that has nothing left to do for it.
-            outcome = _after_refusal(execution.claim, outcome, error)
 
 
 def write(claim: Claim, outcome: Outcome) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
 from django.db import transaction as django_transaction
 
-from coordination.database import alias
+from coordination.database import alias, is_passing
 from schedules import rendering, states, targets
 from schedules.errors import TargetInputError, TargetMissing
 from schedules.fires.record import Blocker, FireRow
@@ -22,8 +21,6 @@ from schedules.models import Schedule
 from schedules.targets import RunRef, Start, Target
 
 logger = logging.getLogger(__name__)
-
-OUTAGE = (OperationalError, InterfaceError)
 
 
 @dataclass(frozen=True)
@@ -66,9 +63,9 @@ def prepare(
     except TargetInputError as error:
         params = {"pointer": f"/inputs{error.pointer}", "msg": error.message}
         return refuse(fire, "input_invalid", params)
-    except OUTAGE:
-        raise
-    except Exception as error:  # noqa: BLE001 - host code and damaged rows: this fire only
+    except Exception as error:  # host code and damaged rows: this fire only
+        if is_passing(error):
+            raise
         return failed(fire, error)
     start = Start(
         fire_id=fire.id,
@@ -116,9 +113,9 @@ def start(candidates: Sequence[Candidate]) -> list[FireRow]:
         return []
     try:
         return _start_together(candidates)
-    except OUTAGE:
-        raise
-    except Exception:
+    except Exception as error:
+        if is_passing(error):
+            raise
         # Repeated one by one below: the next exception names the start that is to blame.
         logger.info("a batch of %s starts was refused as a whole", len(candidates), exc_info=True)
     return [_start_alone(item) for item in candidates]
@@ -134,9 +131,9 @@ def _start_together(candidates: Sequence[Candidate]) -> list[FireRow]:
 def _start_alone(item: Candidate) -> FireRow:
     try:
         return _start_together([item])[0]
-    except OUTAGE:
-        raise
-    except Exception as error:  # noqa: BLE001 - the fire records it; the others go on
+    except Exception as error:  # the fire records it; the others go on
+        if is_passing(error):
+            raise
         return failed(item.fire, error)
 
 

@@ -7,9 +7,10 @@ from django.db import OperationalError
 
 from coordination import claims, jobs
 from coordination.dispatcher import settling
-from coordination.errors import Fenced
+from coordination.errors import Fenced, LostClaim
 from coordination.jobs import AlreadyEnded, Cancelled, Done, Failed, Released, Retry
 from coordination.models import JobAttempt
+from tests.support import readonly
 from tests.support.engine import fresh, job
 from tests.support.rules import rule
 
@@ -53,6 +54,23 @@ def test_a_cancel_that_came_while_the_body_gave_up_decides(outcome):
     row = job("cancelling")
     assert isinstance(settled(row, outcome), Cancelled)
     assert fresh(row).status == "cancelled"
+
+
+@rule("jobs J2")
+@pytest.mark.parametrize("outcome", [Done({"result": 1}), Failed({"class": "E"})])
+def test_an_end_whose_attempt_is_lost_is_no_cancel_even_when_one_was_asked(monkeypatch, outcome):
+    """A cancel stops no body that has ended: its own end is written, or nothing is."""
+    row = job("cancelling")
+
+    def refuse(claim, outcome):
+        if isinstance(outcome, Cancelled):
+            pytest.fail("it had not stopped because of the cancel")
+        raise LostClaim(claim)
+
+    monkeypatch.setattr(settling, "write", refuse)
+    with pytest.raises(LostClaim):
+        settled(row, outcome)
+    assert fresh(row).status == "cancelling"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -100,6 +118,29 @@ def test_an_outage_longer_than_the_lease_ends_in_the_fence(monkeypatch):
     with pytest.raises(Fenced):
         settling.settle(stand_in, Done({}), stopping)
     assert fresh(row).status == "running"
+
+
+@pytest.mark.django_db(transaction=True)
+@rule("jobs J5", "coordination 18")
+@pytest.mark.parametrize("tries", [1, 2, 7])
+def test_a_server_that_takes_no_writes_for_a_while_delays_an_end_and_changes_it_not(engine, tries):
+    if engine == "sqlite":
+        pytest.skip("SQLite has no setting that refuses writes")
+    row, outcome = job("running"), Done({"result": 1})
+    stand_in = StandIn(row)
+
+    def check_end():
+        stand_in.checks += 1
+        readonly.session(refuses=stand_in.checks <= tries)
+
+    stand_in.check_end = check_end
+    stopping = threading.Event()
+    stopping.set()  # no waiting between the tries
+    try:
+        assert settling.settle(stand_in, outcome, stopping) == outcome
+    finally:
+        readonly.session(refuses=False)
+    assert (fresh(row).status, fresh(row).result, stand_in.checks) == ("done", 1, tries + 1)
 
 
 @rule("settled 1")

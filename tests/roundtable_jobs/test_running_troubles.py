@@ -22,6 +22,7 @@ from tests.roundtable_jobs.table import (
     spoken,
     take_over,
 )
+from tests.support import readonly
 from tests.support.rules import rule
 
 pytestmark = pytest.mark.django_db
@@ -167,6 +168,28 @@ def test_an_outage_of_the_database_gives_the_job_back_and_counts_no_failure(tabl
     assert isinstance(run(handle), Released)
     released = fresh(job)
     assert (released.status, released.failures) == (JobStatus.SCHEDULED, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+@rule("jobs J5", "coordination 18")
+def test_a_server_that_takes_no_writes_for_a_while_gives_the_job_back(table, monkeypatch, engine):
+    if engine == "sqlite":
+        pytest.skip("SQLite has no setting that refuses writes")
+    job = create()
+    handle = claim_next()
+    real, n = store.commit_turn, []
+
+    def refused(*args, **kwargs):
+        n.append(1)
+        readonly.session(refuses=len(n) == 3)
+        try:
+            return real(*args, **kwargs)
+        finally:
+            readonly.session(refuses=False)
+
+    monkeypatch.setattr(store, "commit_turn", refused)
+    assert isinstance(run(handle), Released)
+    assert (fresh(job).status, fresh(job).failures) == (JobStatus.SCHEDULED, 0)
 
 
 @rule("roundtable T7", "roundtable 8")

@@ -4,13 +4,13 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import InternalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from coordination.clock import SystemClock
 from coordination.database import dbnow
 from coordination.loops import TickContext, registered
-from schedules import fires, outbox, windows
+from schedules import fires, outbox, targets, windows
 from schedules.models import Schedule, ScheduleChange, ScheduleFire, TriggerDelivery
 from schedules.scheduler import BUSY_S, RETRY_S, Scheduler, delay_s, look
 from tests.support import firing
@@ -176,6 +176,34 @@ def test_a_schedule_that_breaks_the_batch_is_parked_and_the_others_fire(monkeypa
     assert set(started.values_list("schedule_key", flat=True)) == {"good", "fine"}
     bad.refresh_from_db()
     assert (bad.next_run_at, bad.broken_code) == (None, "start_error")
+
+
+@pytest.mark.django_db
+@rule("schedules S8", "coordination 18")
+def test_a_server_that_takes_no_writes_for_a_while_fails_no_start_and_parks_no_schedule(
+    engine, monkeypatch
+):
+    if engine == "sqlite":
+        pytest.skip("SQLite has no transaction that refuses writes")
+    rows = [firing.schedule("one"), firing.schedule("two")]
+    for row in rows:
+        firing.overdue(row)
+    real = targets.start_all
+
+    def refused(*args):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION READ ONLY")
+        return real(*args)
+
+    tick, here = Scheduler().tick, context()
+    monkeypatch.setattr(targets, "start_all", refused)
+    with pytest.raises(InternalError), transaction.atomic():
+        tick(here)
+    monkeypatch.undo()
+    assert not ScheduleFire.objects.exists()
+    assert not Schedule.objects.filter(broken_code__gt="").exists()
+    tick(here)
+    assert ScheduleFire.objects.filter(outcome="started").count() == 2
 
 
 @pytest.mark.django_db

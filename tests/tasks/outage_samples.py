@@ -4,11 +4,14 @@ import asyncio
 import threading
 
 from asgiref.sync import sync_to_async
-from django.db import connection
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
 
 from coordination.tasks import durable
 
 connecting = set()
+gate = threading.Event()
+begun = []
 
 
 def ask(sql):
@@ -86,3 +89,26 @@ def connects(context):
     finally:
         connecting.discard(threading.get_ident())
     return context.attempt
+
+
+@durable(takes_context=True)
+def ends_at_the_gate(context, number):
+    """Notes each run of its body."""
+    begun.append(number)
+    gate.wait(20)
+    return number
+
+
+@durable(takes_context=True)
+def writes_at_the_gate(context):
+    begun.append(context.attempt)
+    gate.wait(20)
+    Group.objects.create(name="written")
+    return context.attempt
+
+
+@durable
+def writes_although_it_promised_not_to():
+    with transaction.atomic():
+        ask("SET TRANSACTION READ ONLY")
+        Group.objects.create(name="written")
