@@ -276,7 +276,11 @@ def on_end(hook: EndHook) -> EndHook:
     Called once per ending transaction with the jobs of it whose row is `hooked`: by
     finish, fail, cancel, quarantine and take-over alike, and by resume with the status
     the job went to. It must write with arrays and must not catch database errors; if it
-    raises, the transaction is rolled back and the batch is repeated one by one.
+    raises, what the transaction did to its jobs is rolled back and repeated one by one.
+
+    A job whose end is refused alone too does not end: its holder gives it back, with the
+    reason `end_refused`; in a take-over it stays held, is told by `loop.part_failed` with its
+    id, and is tried again with every beat. Neither keeps other jobs from ending.
     """
     if hook not in _end_hooks:
         _end_hooks.append(hook)

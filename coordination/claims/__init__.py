@@ -58,6 +58,7 @@ from coordination.claims.stalling import (
 )
 from coordination.claims.takeover import (
     REASON_CRASHED,
+    Refusal,
     TakenOver,
     bound,
     reap_cancels,
@@ -75,6 +76,7 @@ __all__ = [
     "Gate",
     "IdempotencyMismatch",
     "Mark",
+    "Refusal",
     "Stalled",
     "TakenOver",
     "Verb",

@@ -19,11 +19,13 @@ from coordination import database, wakeups
 from coordination.claims.sql import left_rows, returning, states, table_of
 from coordination.claims.takeover import (
     Case,
+    HookRefused,
     TakenOver,
     bound,
     crash_cases,
     reap_case,
     settle_moved,
+    still_held,
 )
 from coordination.database import ArraySource, Fragments
 from coordination.jobs import HELD, Claim, LeasedJob
@@ -77,19 +79,34 @@ def take_over_stalled(tokens: Sequence[Claim], *, grace_s: float) -> TakenOver:
     """Free those of one model that are still held and `grace_s` over their time-out.
 
     A job that progressed, ended or changed hands in between is left alone, and so is a row
-    that somebody has locked. The crash budget decides between another attempt and quarantine;
-    an asked cancel counts as acknowledged. Opens its own transaction for each owner.
+    that somebody has locked, or whose end a hook refuses (`refused` names it). The crash budget
+    decides between another attempt and quarantine; an asked cancel counts as acknowledged.
+    Opens its own transaction for each owner.
     """
     taken = TakenOver()
     for owner in sorted({token.owner for token in tokens}):
         of_owner = [token for token in tokens if token.owner == owner]
         with database.transaction() as connection:
             bound(connection)
-            found = _take_over(connection, of_owner, owner, grace_s)
+            found = _free(connection, of_owner, owner, grace_s)
             if found.requeued:
                 wakeups.ring(wakeups.JOBS)
         taken += found
     return taken
+
+
+def _free(
+    connection: BaseDatabaseWrapper, tokens: Sequence[Claim], owner: str, grace_s: float
+) -> TakenOver:
+    """All at once; one by one when a hook refuses, so that only its own stay held."""
+    try:
+        with database.transaction(connection=connection):
+            return _take_over(connection, tokens, owner, grace_s)
+    except HookRefused as refused:
+        if len(tokens) == 1:
+            return still_held(tokens[0].job_id, refused)
+    alone = (_free(connection, [token], owner, grace_s) for token in tokens)
+    return sum(alone, TakenOver())
 
 
 def _take_over(

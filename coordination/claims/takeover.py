@@ -7,12 +7,15 @@ rows, before lanes and classes.
 A row that somebody has locked, the dead holder's open transaction above all, is waited for only
 `LOCK_WAIT_S` and then left: the others are freed, and the caller comes back for it (TK4). No
 session of anybody is ended for it; that step is postponed (settled 37).
+
+A row whose end a hook refuses is left like a locked one, and keeps no other from being freed.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from django.db import OperationalError
@@ -38,17 +41,34 @@ REASON_CRASHED = "crashed_too_often"
 LOCK_WAIT_S = 0.3
 
 
+class HookRefused(Exception):
+    """An end hook raised; the cause is what it raised. Nothing of its transaction may stay."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A job that is still held because an end hook refused its end, and with which error."""
+
+    job_id: uuid.UUID
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.job_id}: {self.error}"
+
+
 @dataclass(frozen=True)
 class TakenOver:
     """What became of a gone worker's jobs, by number.
 
-    `locked` ones are still held: somebody has locked their rows. Call again soon.
+    `locked` ones are still held: somebody has locked their rows, or an end hook refused their
+    end; then they stand in `refused` too. Call again soon.
     """
 
     requeued: int = 0
     quarantined: int = 0
     cancelled: int = 0
     locked: int = 0
+    refused: tuple[Refusal, ...] = ()
 
     @property
     def total(self) -> int:
@@ -61,6 +81,7 @@ class TakenOver:
             self.quarantined + other.quarantined,
             self.cancelled + other.cancelled,
             self.locked + other.locked,
+            self.refused + other.refused,
         )
 
 
@@ -73,6 +94,11 @@ class Case:
     sets: str
     where: str = ""
     ends: bool = False
+
+    @property
+    def rows(self) -> str:
+        """The condition of its rows. Binds the owner, then what `where` binds."""
+        return f"lease_owner = %s AND status = '{self.source.value}' {self.where}"
 
 
 def take_over(owner: str, evidence: EvidenceClass, *, abnormal_exit: bool = True) -> TakenOver:
@@ -114,13 +140,66 @@ def _take_over_model(
     try:
         with database.transaction(connection=connection):
             # A session that has just died still gives its locks back within milliseconds.
-            return _move_all(connection, model, cases, owner, evidence, fragments.for_update)
+            return _free(connection, model, cases, owner, evidence, fragments.for_update)
     except OperationalError as error:
         if not database.is_lock_timeout(error):
             raise
-    taken = _move_all(connection, model, cases, owner, evidence, fragments.skip_locked)
+    taken = _free(connection, model, cases, owner, evidence, fragments.skip_locked)
     rows = model._base_manager.using(database.alias()).filter(lease_owner=owner)
-    return taken + TakenOver(locked=rows.count())
+    return replace(taken, locked=rows.count())
+
+
+def _free(
+    connection: BaseDatabaseWrapper,
+    model: type[LeasedJob],
+    cases: Sequence[Case],
+    owner: str,
+    evidence: EvidenceClass,
+    lock: str,
+) -> TakenOver:
+    """All rows at once; one by one when a hook refuses, so that only its own stay held."""
+    try:
+        with database.transaction(connection=connection):
+            return _move_all(connection, model, cases, owner, evidence, lock)
+    except HookRefused:
+        pass
+    taken = TakenOver()
+    for case in cases:
+        for job_id in _held_ids(connection, model, case, owner):
+            taken += _move_one(connection, model, case, job_id, owner, evidence, lock)
+    return taken
+
+
+def _held_ids(
+    connection: BaseDatabaseWrapper, model: type[LeasedJob], case: Case, owner: str
+) -> list[uuid.UUID]:
+    text = f"SELECT id FROM {table_of(model)} WHERE {case.rows} ORDER BY id"
+    uuid_out = database.sql_for(connection).uuid_out
+    return [uuid_out(job_id) for (job_id,) in database.fetch(connection, text, [owner])]
+
+
+def _move_one(
+    connection: BaseDatabaseWrapper,
+    model: type[LeasedJob],
+    case: Case,
+    job_id: uuid.UUID,
+    owner: str,
+    evidence: EvidenceClass,
+    lock: str,
+) -> TakenOver:
+    alone = replace(case, where=f"{case.where} AND id = %s")
+    params = [owner, database.sql_for(connection).uuid_in(job_id), owner, owner]
+    try:
+        with database.transaction(connection=connection):
+            left = left_rows(connection, case_sql(model, alone, lock), params)
+            return settle_moved(connection, model, [(case, left)], owner, evidence)
+    except HookRefused as refused:
+        return still_held(job_id, refused)
+
+
+def still_held(job_id: uuid.UUID, refused: HookRefused) -> TakenOver:
+    """What became of one job whose end a hook refused."""
+    return TakenOver(locked=1, refused=(Refusal(job_id, str(refused)),))
 
 
 def _move_all(
@@ -147,7 +226,10 @@ def settle_moved(
     evidence: EvidenceClass | None = None,
     detail: Mapping[str, object] | None = None,
 ) -> TakenOver:
-    """Write the history of what a take-over moved and call the end hooks, in its transaction."""
+    """Write the history of what a take-over moved and call the end hooks, in its transaction.
+
+    Raises HookRefused when one of them raises, unless the database is away.
+    """
     n: dict[AttemptEnd, int] = {}
     ended: list[Left] = []
     for case, left in moved:
@@ -157,12 +239,22 @@ def settle_moved(
         history.record(connection, model, attempts)
         n[case.end] = len(left)
         ended += left if case.ends else []
-    run_end_hooks([Ended(model, r.job_id, r.attempt, r.status) for r in ended if r.hooked])
+    _call_hooks([Ended(model, r.job_id, r.attempt, r.status) for r in ended if r.hooked])
     return TakenOver(
         n.get(AttemptEnd.TAKEN_OVER, 0),
         n.get(AttemptEnd.QUARANTINED, 0),
         n.get(AttemptEnd.CANCELLED, 0),
     )
+
+
+def _call_hooks(ended: Sequence[Ended]) -> None:
+    try:
+        run_end_hooks(ended)
+    except Exception as error:
+        if database.is_outage(error):
+            raise
+        # A lock time-out of its statements too: nobody could tell it from one of ours.
+        raise HookRefused(f"{type(error).__name__}: {error}"[:500]) from error
 
 
 def release_case() -> Case:
@@ -173,6 +265,7 @@ def release_case() -> Case:
 def crash_cases(fragments: Fragments, reason: str = REASON_CRASHED) -> Sequence[Case]:
     """A worker that died: quarantine those that reached their limit, requeue the others."""
     counted = "crash_count = crash_count + 1"
+    # The cases exclude each other: a row that the first could not have is not for the second.
     spent = f"reason_code = '{reason}', finished_at = {fragments.now}, unique_key = NULL"
     return (
         Case(
@@ -182,7 +275,12 @@ def crash_cases(fragments: Fragments, reason: str = REASON_CRASHED) -> Sequence[
             where="AND crash_count + 1 >= max_crashes",
             ends=True,
         ),
-        Case(JobStatus.RUNNING, AttemptEnd.TAKEN_OVER, f"status = {ready()}, {counted}"),
+        Case(
+            JobStatus.RUNNING,
+            AttemptEnd.TAKEN_OVER,
+            f"status = {ready()}, {counted}",
+            where="AND crash_count + 1 < max_crashes",
+        ),
         reap_case(fragments),
     )
 
@@ -199,24 +297,27 @@ def reap_case(fragments: Fragments) -> Case:
 
 @lru_cache(maxsize=256)
 def case_sql(model: type[LeasedJob], case: Case, lock: str) -> str:
-    """The statement of a case, its rows locked by `lock` in one order. Binds the owner 3 times."""
+    """The statement of a case, its rows locked by `lock` in one order.
+
+    Binds the owner, what the case's `where` binds, and the owner twice.
+    """
     table = table_of(model)
     held = f"lease_owner = %s AND status = '{case.source.value}'"
     return f"""
         WITH gone AS MATERIALIZED (
-            SELECT id FROM {table} WHERE {held} {case.where} ORDER BY id {lock})
+            SELECT id FROM {table} WHERE {case.rows} ORDER BY id {lock})
         UPDATE {table} SET lease_owner = NULL, last_owner = %s, {case.sets}
         FROM gone WHERE {table}.id = gone.id AND {table}.{held}
         {returning(table)}"""
 
 
-def reap_cancels() -> int:
+def reap_cancels() -> TakenOver:
     """End cancels whose holder has ended, should a take-over have missed them.
 
-    Returns how many. Every worker may call it at any time.
+    Every worker may call it at any time. What is locked is left for the next time.
     """
     gone = (WorkerState.LEFT, WorkerState.LOST)
-    reaped = 0
+    reaped = TakenOver()
     for model in leased_models():
         owners = set(
             model._base_manager.using(database.alias())
@@ -228,16 +329,8 @@ def reap_cancels() -> int:
         for owner, state in ended.values_list("pk", "state") if owners else ():
             evidence = EvidenceClass.LEFT if state == WorkerState.LEFT else EvidenceClass.SILENT
             with database.transaction() as connection:
-                reaped += _reap(connection, model, owner, evidence)
+                bound(connection)
+                fragments = database.sql_for(connection)
+                cases = (reap_case(fragments),)
+                reaped += _free(connection, model, cases, owner, evidence, fragments.skip_locked)
     return reaped
-
-
-def _reap(
-    connection: BaseDatabaseWrapper, model: type[LeasedJob], owner: str, evidence: EvidenceClass
-) -> int:
-    fragments = database.sql_for(connection)
-    case = reap_case(fragments)
-    # What is locked is left for the next time.
-    text = case_sql(model, case, fragments.skip_locked)
-    left = left_rows(connection, text, [owner, owner, owner])
-    return settle_moved(connection, model, [(case, left)], owner, evidence).cancelled

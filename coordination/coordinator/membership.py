@@ -54,6 +54,8 @@ class Membership:
         self._name_connection = name_connection
         self._parent = parent or Alone()
         self._old: tuple[tuple[str, float], ...] = ()
+        self._half_given_up: dict[str, str] = {}
+        self._give_up_at = float("-inf")
         self.lost = ""
 
     def register(self) -> None:
@@ -148,22 +150,42 @@ class Membership:
         now = self._clock.now()
         return tuple((o, at) for o, at in self._old if now - at >= self._timing.lease_s)
 
-    def give_up_old(self) -> None:
-        """End old identities ourselves (E0) once their bodies are gone (J5); not before (TK6)."""
-        if not self._old or not self._idle():
+    def give_up_old(self, *, at_once: bool = False) -> None:
+        """End old identities ourselves (E0) once their bodies are gone (J5); not before (TK6).
+
+        One that is not free of jobs then, because a row was locked or the database away, is
+        tried again with every beat (`at_once`: now): the others would take its silence for a
+        crash.
+        """
+        if self._old and self._idle():
+            self._half_given_up |= dict.fromkeys((owner for owner, _ in self._old), "")
+            self._old, at_once = (), True
+        if not self._half_given_up or (self._clock.now() < self._give_up_at and not at_once):
             return
-        old, self._old = self._old, ()
-        for owner, _ in old:
-            try:
-                reaper.take_over(owner, EvidenceClass.LEFT, cause=leases.FENCED_CAUSE)
-            except DatabaseFault as error:
+        self._give_up_at = self._clock.now() + self._timing.every_s
+        tried = {owner: _give_up(owner) for owner in self._half_given_up}
+        for owner, why in tried.items():
+            if why and why != self._half_given_up[owner]:
                 logger.warning(
-                    "%s is left to the reaper: %s",
+                    "%s is not given up yet: %s",
                     owner,
-                    error,
-                    extra={"event": "worker.left_to_reaper"},
+                    why,
+                    extra={"event": "worker.not_given_up"},
                 )
-                connection_of().close()
+        self._half_given_up = {owner: why for owner, why in tried.items() if why}
+
+
+def _give_up(owner: str) -> str:
+    """Free what an identity of ours held, whose bodies are gone; why not all of it, or ""."""
+    try:
+        taken = reaper.take_over(owner, EvidenceClass.LEFT, cause=leases.FENCED_CAUSE)
+        # None: the row has ended before, by an earlier try, or by a reaper that was faster.
+        taken = reaper.sweep(owner, EvidenceClass.LEFT) if taken is None else taken
+    except DatabaseFault as error:
+        connection_of().close()
+        return f"{type(error).__name__}: {error}"
+    refused = "; ".join(str(one) for one in taken.refused)
+    return refused or ("the rows of some jobs are locked" if taken.locked else "")
 
 
 def known_kinds() -> list[str]:

@@ -20,9 +20,10 @@ from coordination.clock import Clock
 from coordination.conf import conf
 from coordination.database import alias, is_lock_timeout, transaction
 from coordination.failpoints import failpoint
+from coordination.isolation import Isolation
 from coordination.jobs import leased_models
 from coordination.loops import TickContext
-from coordination.models import EvidenceClass, Worker, WorkerState
+from coordination.models import EvidenceClass, Worker
 from coordination.workers import Seen, WorkerRow, verdict
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,26 @@ def review(
     return Review(kept, tuple(gone), quiet, silences)
 
 
+def has_gap(
+    looked_at: float,
+    now: float,
+    rows: Iterable[WorkerRow],
+    dbnow: datetime.datetime,
+    *,
+    me: str,
+    lease_s: float,
+) -> bool:
+    """Whether this observer missed a time in which nobody may have been able to beat. Pure.
+
+    It did not look for more than a lease (`looked_at` is its last look, local clock), or its
+    own lease is over by the database's clock: an outage for it was one for the others, and who
+    cannot beat is not silent. Then all observations begin anew, and everybody has the time to
+    come back, or to give up by itself, which costs its jobs no crash (J5).
+    """
+    beating = any(row.id == me and row.lease_until >= dbnow for row in rows)
+    return now - looked_at > lease_s or not beating
+
+
 def orphans_due(
     first_seen: Mapping[str, float],
     owners: Mapping[str, str],
@@ -97,19 +118,19 @@ def orphans_due(
 ) -> tuple[dict[str, float], tuple[tuple[str, EvidenceClass], ...]]:
     """Which owners without a live row may be swept now (TK5). Pure.
 
-    `owners` maps each to the state of its row, "" without one. A worker that left by itself
-    had given everything back, so what it still holds is swept at once (E0); any other is
-    observed for two leases first, because its claim may have committed after its end. `now`
-    and `read_at` as in `review`.
+    `owners` maps each to the evidence by which its row ended, "" without one. A worker that
+    left, or gave its identity up, by itself had no body any more, so what it still holds is
+    swept at once (E0). Any other is observed for two leases first, because its claim may have
+    committed after its end; the evidence of its row stays the one that counts. `now` and
+    `read_at` as in `review`.
     """
     read_at = now if read_at is None else read_at
     kept = {owner: first_seen.get(owner, read_at) for owner in owners}
     due = []
-    for owner, state in owners.items():
-        if state == WorkerState.LEFT:
-            due.append((owner, EvidenceClass.LEFT))
-        elif now - kept[owner] >= 2 * lease_s:
-            due.append((owner, EvidenceClass.SILENT))
+    for owner, ended in owners.items():
+        evidence = EvidenceClass(ended or EvidenceClass.SILENT)
+        if evidence == EvidenceClass.LEFT or now - kept[owner] >= 2 * lease_s:
+            due.append((owner, evidence))
     return kept, tuple(due)
 
 
@@ -189,14 +210,15 @@ def take_over_all(me: str) -> int:
         # One without roles is a web process that joined: the lock says nothing about it.
         if row.roles and take_over(row.pk, EvidenceClass.PROVED, cause=CAUSE_LOCK) is not None:
             ended += 1
-    for owner in orphan_owners():
+    for owner, evidence in orphan_owners().items():
         if owner != me:
-            sweep(owner, EvidenceClass.PROVED)
+            gave_up = evidence == EvidenceClass.LEFT
+            sweep(owner, EvidenceClass.LEFT if gave_up else EvidenceClass.PROVED)
     return ended
 
 
 def orphan_owners() -> dict[str, str]:
-    """Owners of held jobs that have no live worker row, with the state of their row or ""."""
+    """Owners of held jobs that have no live worker row, with the evidence of its end or ""."""
     found: set[str] = set()
     live = Worker.objects.using(alias()).filter(state__in=workers.LIVE)
     for model in leased_models():
@@ -204,8 +226,8 @@ def orphan_owners() -> dict[str, str]:
         owners = held.exclude(lease_owner__in=live.values("pk")).order_by()
         names = owners.values_list("lease_owner", flat=True).distinct()[:200]
         found.update(name for name in names if name is not None)
-    states = Worker.objects.using(alias()).filter(pk__in=found).values_list("pk", "state")
-    known = dict(states) if found else {}
+    ended = Worker.objects.using(alias()).filter(pk__in=found).values_list("pk", "end_evidence")
+    known = dict(ended) if found else {}
     return {owner: known.get(owner, "") for owner in sorted(found)}
 
 
@@ -243,6 +265,9 @@ class Reaper:
         self._seen: Mapping[str, Seen] = {}
         self._orphans: Mapping[str, float] = {}
         self._locked: dict[str, EvidenceClass] = {}
+        self._refused: set[str] = set()
+        self._apart = Isolation(logger)
+        self._looked_at = float("-inf")
         self._neighbours: tuple[WorkerRow, ...] = ()
         self._next_look = float("-inf")
         self._next_sweep = float("-inf")
@@ -266,8 +291,11 @@ class Reaper:
     def _look(self, me: str, now: float) -> float:
         dbnow, rows = workers.live()
         read_at = self._clock.now()
+        if has_gap(self._looked_at, now, rows, dbnow, me=me, lease_s=self._lease_s):
+            self._seen, self._orphans = {}, {}
+        self._looked_at = now
         self._neighbours = neighbours(rows, me, self._here)
-        self._come_back()
+        self._come_back(now)
         for row in self._neighbours:
             if self._is_dead(row, self._here):
                 self._take_over(row.id, EvidenceClass.PROVED, f"process {row.pid} is gone")
@@ -276,31 +304,49 @@ class Reaper:
         for gone in found.gone:
             self._take_over(gone.owner, EvidenceClass.SILENT, CAUSE_SILENT, gone.beat_seq)
         self._sweep(now)
-        quiet = found.quiet or bool(self._orphans or self._locked)
+        soon = (self._orphans.keys() | self._locked.keys()) - self._refused
+        quiet = found.quiet or bool(soon)
         return conf.REAPER_POLL_S if quiet else self._every_s
 
     def _take_over(
         self, owner: str, evidence: EvidenceClass, cause: str, beat_seq: int | None = None
     ) -> None:
-        try:
-            taken = take_over(owner, evidence, cause=cause, beat_seq=beat_seq)
-        except OperationalError as error:
-            # Another reaper is at it, perhaps stopped in its middle. The others do not wait.
-            if not is_lock_timeout(error):
-                raise
-            return
-        if taken is not None and taken.locked:
-            self._locked[owner] = evidence
+        def act() -> claims.TakenOver | None:
+            try:
+                return take_over(owner, evidence, cause=cause, beat_seq=beat_seq)
+            except OperationalError as error:
+                # Another reaper is at it, perhaps stopped in its middle. The others do not wait.
+                if not is_lock_timeout(error):
+                    raise
+                return None
 
-    def _come_back(self) -> None:
-        """Free what was locked when its owner was taken over (TK4).
+        self._note(owner, evidence, self._apart.run(owner, act))
 
-        Not before its lock is gone: until then the old holder may still commit. Should this
-        process end meanwhile, the jobs are orphans to every other reaper.
+    def _come_back(self, now: float) -> None:
+        """Free what was locked when its owner was taken over (TK4), or refused by an end hook.
+
+        Not before its lock is gone: until then the old holder may still commit. A hook is asked
+        again with every beat. Should this process end meanwhile, the jobs are orphans to every
+        other reaper.
         """
         for owner, evidence in sorted(self._locked.items()):
-            if not sweep(owner, evidence).locked:
-                del self._locked[owner]
+            if owner not in self._refused or now >= self._next_sweep:
+                self._sweep_one(owner, evidence)
+
+    def _sweep_one(self, owner: str, evidence: EvidenceClass) -> None:
+        self._note(owner, evidence, self._apart.run(owner, lambda: sweep(owner, evidence)))
+
+    def _note(self, owner: str, evidence: EvidenceClass, taken: claims.TakenOver | None) -> None:
+        """Remember what is still held; None: nothing was done, so nothing is known."""
+        if taken is None:
+            return
+        self._apart.tell_refused(f"The take-over of {owner}", taken.refused)
+        self._locked.pop(owner, None)
+        self._refused.discard(owner)
+        if taken.locked:
+            self._locked[owner] = evidence
+        if taken.locked and taken.locked == len(taken.refused):
+            self._refused.add(owner)
 
     def _sweep(self, now: float) -> None:
         if now < self._next_sweep:
@@ -310,4 +356,5 @@ class Reaper:
         read_at = self._clock.now()
         self._orphans, due = orphans_due(self._orphans, owners, now, self._lease_s, read_at=read_at)
         for owner, evidence in due:
-            sweep(owner, evidence)
+            if owner not in self._locked:
+                self._sweep_one(owner, evidence)

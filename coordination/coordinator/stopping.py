@@ -116,8 +116,12 @@ class OrderedStop:
         self._try("hand over", self._hand_over, but="Its lease lapses; nobody leads until then.")
         self._wait_for(draining)
         self._end_beat()
-        give_up = self._process.membership.give_up_old
-        self._try("give up old identities", give_up, but="They are left to the reapers.")
+        membership = self._process.membership
+        self._try(
+            "give up old identities",
+            lambda: membership.give_up_old(at_once=True),
+            but="They are left to the reapers.",
+        )
         left = self._may_leave() and self._try(
             "leave", self._leave, but="Its silence tells the others.", limit_s=math.inf
         )

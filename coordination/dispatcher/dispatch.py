@@ -28,6 +28,7 @@ from coordination.dispatcher.settling import settle
 from coordination.dispatcher.stalls import StallWatch, give_up
 from coordination.errors import Fenced
 from coordination.fence import Bound, Fence
+from coordination.isolation import Isolation
 from coordination.jobs import Claim, LeasedJob, Outcome, Runner, runners
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Dispatcher:
         self._reap_at = 0.0
         self._stalls = StallWatch(clock)
         self._trouble = ""
+        self._apart = Isolation(logger)
 
     def start(self, owner: str) -> None:
         """Claim as `owner`, whose worker row is alive; also again after a trip. Twice is once."""
@@ -176,7 +178,7 @@ class Dispatcher:
         self.last_tick_at = now
         if now >= self._reap_at:
             self._reap_at = now + conf.LONG_POLL_S
-            self.counters["reaped"] += claims.reap_cancels()
+            self._apart.run("Reaping cancels", self._reap)
             self._give_back_strays()
         self._notice()
         self.counters["stalled"] += self._stalls.look(self._now_held())
@@ -188,6 +190,11 @@ class Dispatcher:
         if not self.idle():
             wait_s = min(wait_s, conf.renew_every_s, BUSY_POLL_S)
         return wait_s
+
+    def _reap(self) -> None:
+        reaped = claims.reap_cancels()
+        self.counters["reaped"] += reaped.total
+        self._apart.tell_refused("The end of a cancel", reaped.refused)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 
 from django.db import DatabaseError
 
@@ -11,6 +12,7 @@ from coordination import claims
 from coordination.clock import Clock
 from coordination.conf import conf
 from coordination.dispatcher.execution import Execution
+from coordination.isolation import Isolation
 from coordination.jobs import Claim, LeasedJob, leased_models
 
 logger = logging.getLogger(__name__)
@@ -23,33 +25,40 @@ class StallWatch:
         """Nothing looked at yet: the first look is due."""
         self._clock = clock
         self._looked_at = float("-inf")
+        self._apart = Isolation(logger)
 
     def look(self, held: Mapping[Claim, Execution]) -> int:
         """Tell own bodies that are over their time-out, take over what is over its grace too.
 
         Every beat while a job with a time-out runs here; else rarely, for workers whose own
-        dispatcher hangs. Returns how many bodies were told.
+        dispatcher hangs. Returns how many bodies were told. A look that raises keeps nobody from
+        claiming.
         """
         watched = any(execution.job.stall_timeout_s for execution in held.values())
         now = self._clock.now()
         if now - self._looked_at < (conf.renew_every_s if watched else conf.LONG_POLL_S):
             return 0
         self._looked_at = now
-        return sum(_look_at(model, held) for model in leased_models())
+        told = 0
+        for model in leased_models():
+            name = f"The stall watch of {model._meta.label}"
+            told += self._apart.run(name, partial(self._look_at, model, held)) or 0
+        return told
 
-
-def _look_at(model: type[LeasedJob], held: Mapping[Claim, Execution]) -> int:
-    found = claims.stalled(model)
-    told = 0
-    for item in found:
-        execution = held.get(item.claim)
-        if execution is not None and not execution.stalled():
-            told += 1
-            _tell(execution)
-    over = [item.claim for item in found if item.over_s >= conf.STALL_GRACE_S]
-    if over:
-        _log(claims.take_over_stalled(over, grace_s=conf.STALL_GRACE_S), over)
-    return told
+    def _look_at(self, model: type[LeasedJob], held: Mapping[Claim, Execution]) -> int:
+        found = claims.stalled(model)
+        told = 0
+        for item in found:
+            execution = held.get(item.claim)
+            if execution is not None and not execution.stalled():
+                told += 1
+                _tell(execution)
+        over = [item.claim for item in found if item.over_s >= conf.STALL_GRACE_S]
+        if over:
+            taken = claims.take_over_stalled(over, grace_s=conf.STALL_GRACE_S)
+            _log(taken, over)
+            self._apart.tell_refused(f"A stalled {model._meta.label}", taken.refused)
+        return told
 
 
 def _tell(execution: Execution) -> None:

@@ -362,7 +362,7 @@ def test_a_take_over_leaves_the_jobs_of_others_alone():
 def test_a_cancel_whose_holder_has_ended_is_reaped(state, reaped):
     live_worker(WORKER, state=state)
     row = job("cancelling")
-    assert claims.reap_cancels() == reaped
+    assert claims.reap_cancels().total == reaped
     assert fresh(row).status == ("cancelled" if reaped else "cancelling")
 
 

@@ -3,7 +3,7 @@
 import pytest
 from django.db import OperationalError, ProgrammingError
 
-from coordination import workers
+from coordination import claims, workers
 from coordination.coordinator import reaper
 from coordination.coordinator.beat import Timing
 from coordination.coordinator.membership import Membership
@@ -11,8 +11,10 @@ from coordination.errors import ClockMismatch
 from coordination.fence import Fence
 from coordination.identity import Identities
 from coordination.models import Worker
+from coordination.tasks.models import TaskRun
 from coordination.testing import FakeClock
 from tests.support import engine
+from tests.support.locks import held_row
 from tests.support.rules import rule
 
 T = 15.0
@@ -197,19 +199,69 @@ def test_embedded_no_body_has_to_end_because_the_row_was_lost():
     assert not one.membership.waits_for_bodies()
 
 
-def test_an_outage_while_giving_up_leaves_the_identity_to_the_reapers(monkeypatch, caplog):
+@rule("jobs J5")
+def test_an_outage_while_giving_up_is_told_once_and_the_next_beat_tries_again(monkeypatch, caplog):
+    """Left to the reapers it would be judged by its silence, as a crash."""
     one = Process()
+    job = engine.job("running", lease_owner=one.first)
     one.fence.trip("test")
     one.rejoin()
 
     def away(*args, **kwargs):
         raise OperationalError("the server is away")
 
-    monkeypatch.setattr(reaper, "take_over", away)
-    monkeypatch.setattr(
-        "coordination.coordinator.membership.connection_of", lambda: _NoConnection()
-    )
+    with monkeypatch.context() as outage:
+        outage.setattr(reaper, "take_over", away)
+        outage.setattr("coordination.coordinator.membership.connection_of", lambda: _NoConnection())
+        for _ in range(3):
+            one.membership.give_up_old()
+            one.clock.advance(3)
+    told = [r for r in caplog.records if getattr(r, "event", "") == "worker.not_given_up"]
+    assert len(told) == 1
+    # Nothing of it holds up new work, or would end the process.
+    assert not one.membership.waits_for_bodies()
+    one.idle = False
     one.membership.give_up_old()
-    assert [r.event for r in caplog.records if r.levelname == "WARNING"][-1] == (
-        "worker.left_to_reaper"
-    )
+    row = Worker.objects.get(pk=one.first)
+    assert (row.state, row.end_evidence) == ("lost", "E0")
+    assert (engine.fresh(job).status, engine.fresh(job).crash_count) == ("queued", 0)
+
+
+@rule("jobs J5")
+def test_giving_up_is_tried_with_every_beat_only_and_at_once_when_the_process_ends(monkeypatch):
+    one = Process()
+    one.fence.trip("test")
+    one.rejoin()
+    tried = []
+
+    def locked(owner, *args, **kwargs):
+        tried.append(owner)
+        return claims.TakenOver(locked=1)
+
+    monkeypatch.setattr(reaper, "take_over", locked)
+    for _ in range(5):
+        one.membership.give_up_old()
+    assert len(tried) == 1
+    one.membership.give_up_old(at_once=True)
+    assert len(tried) == 2
+    one.clock.advance(3)
+    one.membership.give_up_old()
+    assert len(tried) == 3
+
+
+@pytest.mark.django_db(transaction=True)
+@rule("jobs J5", "coordination TK4")
+def test_a_job_whose_row_is_locked_while_its_identity_is_given_up_is_no_crash(request):
+    if request.getfixturevalue("engine") == "sqlite":
+        pytest.skip("SQLite has one lock for everything, and a take-over holds it")
+    one = Process()
+    locked = engine.job("running", lease_owner=one.first)
+    one.fence.trip("test")
+    one.rejoin()
+    with held_row(TaskRun, locked.pk):
+        one.membership.give_up_old()
+        assert Worker.objects.get(pk=one.first).end_evidence == "E0"
+        assert engine.fresh(locked).status == "running"
+    one.clock.advance(3)
+    one.membership.give_up_old()
+    assert (engine.fresh(locked).status, engine.fresh(locked).crash_count) == ("queued", 0)

@@ -4,11 +4,12 @@ import dataclasses
 import datetime as dt
 
 import pytest
+from django.db import OperationalError
 
 from coordination import identity, workers
 from coordination.conf import conf
 from coordination.coordinator import reaper
-from coordination.coordinator.reaper import Reaper, orphans_due, review
+from coordination.coordinator.reaper import Reaper, has_gap, orphans_due, review
 from coordination.failpoints import FailpointReached
 from coordination.models import EvidenceClass, JobAttempt, Lease, LeaseHistory, Worker
 from coordination.tasks.models import TaskRun
@@ -20,6 +21,15 @@ from tests.support.rules import rule
 
 T = 15.0
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+def watch(one, me, seconds):
+    """Let the observer look with every beat for so long; return what its last look said."""
+    until = me.clock.now() + seconds
+    while me.clock.now() < until:
+        me.clock.advance(min(3.0, until - me.clock.now()))
+        wait_s = one.tick(me.context())
+    return wait_s
 
 
 def row(name, seq=1, left_s=T):
@@ -45,10 +55,14 @@ def test_the_review_remembers_only_rows_that_are_still_there():
 
 @rule("coordination TK5")
 def test_an_owner_without_a_row_is_swept_after_two_leases_one_that_left_at_once():
-    kept, due = orphans_due({}, {"lost": "lost", "none": "", "left": "left"}, 100.0, T)
+    kept, due = orphans_due({}, {"dead": "E1", "lost": "E3", "none": "", "left": "E0"}, 100.0, T)
     assert due == (("left", EvidenceClass.LEFT),)
-    kept, due = orphans_due(kept, {"lost": "lost", "none": ""}, 100.0 + 2 * T, T)
-    assert due == (("lost", EvidenceClass.SILENT), ("none", EvidenceClass.SILENT))
+    kept, due = orphans_due(kept, {"dead": "E1", "lost": "E3", "none": ""}, 100.0 + 2 * T, T)
+    assert due == (
+        ("dead", EvidenceClass.PROVED),
+        ("lost", EvidenceClass.SILENT),
+        ("none", EvidenceClass.SILENT),
+    )
     kept, due = orphans_due(kept, {}, 200.0, T)
     assert (kept, due) == ({}, ())
 
@@ -64,8 +78,7 @@ class TestTakeOver:
         one = Reaper(me.clock, lease_s=T, every_s=3)
         assert one.tick(me.context()) == conf.REAPER_POLL_S
         assert Worker.objects.get(pk=dead.owner).state == "alive"
-        me.clock.advance(T * 1.02)
-        one.tick(me.context())
+        watch(one, me, T * 1.02)
         stored = Worker.objects.get(pk=dead.owner)
         assert (stored.state, stored.end_evidence, stored.end_cause) == ("lost", "E3", "silent")
         assert Lease.objects.get().owner is None
@@ -114,11 +127,9 @@ class TestTakeOver:
         job = engine.job("running", lease_owner="nobody:1:x")
         one = Reaper(clock, lease_s=T, every_s=3)
         one.tick(me.context())
-        clock.advance(2 * T - 1)
-        one.tick(me.context())
+        watch(one, me, 2 * T - 1)
         assert engine.fresh(job).status == "running"
-        clock.advance(4)
-        one.tick(me.context())
+        watch(one, me, 4)
         assert engine.fresh(job).status == "queued"
 
     @rule("coordination SQ1", "coordination TK1")
@@ -134,6 +145,74 @@ class TestTakeOver:
         assert engine.fresh(mine).status == "running"
         assert engine.fresh(theirs).status == "queued"
         assert engine.fresh(orphan).status == "queued"
+
+    @rule("jobs J5", "coordination CK4", "coordination 18")
+    def test_an_observer_that_was_away_itself_counts_nobodys_silence_of_that_time(
+        self, monkeypatch
+    ):
+        other, me = two_workers()
+        job = engine.job("running", lease_owner=other.owner)
+        one = Reaper(me.clock, lease_s=T, every_s=3)
+        one.tick(me.context())
+        expire_worker(other.owner, by_s=100 * T)
+
+        def away():
+            raise OperationalError("the server is away")
+
+        with monkeypatch.context() as outage:
+            outage.setattr(workers, "live", away)
+            for _ in range(11):
+                me.clock.advance(3)
+                with pytest.raises(OperationalError):
+                    one.tick(me.context())
+        one.tick(me.context())
+        watch(one, me, T)
+        assert Worker.objects.get(pk=other.owner).state == "alive"
+        # It never comes back: then it is silent after all, and seen to be.
+        watch(one, me, T)
+        assert Worker.objects.get(pk=other.owner).end_evidence == "E3"
+        assert engine.fresh(job).status == "queued"
+
+    @rule("jobs J5", "coordination CK4", "coordination 18")
+    def test_an_observer_whose_own_lease_is_over_judges_nobody(self):
+        """A server that takes no writes: everybody is silent, and looks answer all the time."""
+        other, me = two_workers()
+        one = Reaper(me.clock, lease_s=T, every_s=3)
+        one.tick(me.context())
+        for silent in (other, me):
+            expire_worker(silent.owner, by_s=100 * T)
+        watch(one, me, 10 * T)
+        assert Worker.objects.get(pk=other.owner).state == "alive"
+        assert me.beat()
+        watch(one, me, T)
+        assert Worker.objects.get(pk=other.owner).state == "alive"
+        watch(one, me, T)
+        assert Worker.objects.get(pk=other.owner).state == "lost"
+
+    @rule("coordination CK4")
+    def test_looks_that_are_a_lease_apart_leave_no_gap(self):
+        rows = [row("me")]
+        found = {"me": "me", "lease_s": T}
+        assert not has_gap(100.0, 100.0 + T, rows, NOW, **found)
+        assert has_gap(100.0, 100.1 + T, rows, NOW, **found)
+        assert has_gap(100.0, 101.0, [row("me", left_s=-1)], NOW, **found)
+        assert has_gap(100.0, 101.0, [row("other")], NOW, **found)
+
+    @rule("jobs J5", "coordination TK5")
+    def test_what_an_identity_that_gave_itself_up_still_holds_is_no_crash(self):
+        gone, me = two_workers()
+        reaper.take_over(gone.owner, EvidenceClass.LEFT, cause="fenced")
+        job = engine.job("running", lease_owner=gone.owner)
+        Reaper(me.clock, lease_s=T, every_s=3).tick(me.context())
+        assert (engine.fresh(job).status, engine.fresh(job).crash_count) == ("queued", 0)
+
+    @rule("jobs J5", "coordination SQ1")
+    def test_the_proof_of_the_file_lock_makes_no_crash_of_what_gave_itself_up(self):
+        gone, me = two_workers()
+        reaper.take_over(gone.owner, EvidenceClass.LEFT, cause="fenced")
+        job = engine.job("running", lease_owner=gone.owner)
+        reaper.take_over_all(me.owner)
+        assert (engine.fresh(job).status, engine.fresh(job).crash_count) == ("queued", 0)
 
     @rule("jobs J5")
     def test_an_identity_that_its_own_worker_gives_up_costs_its_jobs_no_crash(self):
@@ -161,7 +240,8 @@ class TestLockedRows:
         one = Reaper(me.clock, lease_s=T, every_s=3)
         one.tick(me.context())
         expire_worker(dead.owner, by_s=2 * T)
-        me.clock.advance(T * 1.02)
+        watch(one, me, T)
+        me.clock.advance(1)
         with held_row(TaskRun, locked.pk):
             assert one.tick(me.context()) == conf.REAPER_POLL_S
             assert Worker.objects.get(pk=dead.owner).state == "lost"
@@ -192,7 +272,8 @@ class TestLockedRows:
         one.tick(me.context())
         for gone in (dead, other):
             expire_worker(gone.owner, by_s=2 * T)
-        me.clock.advance(T * 1.02)
+        watch(one, me, T)
+        me.clock.advance(1)
         with held_row(Worker, dead.owner):
             one.tick(me.context())
             assert [engine.fresh(job).status for job in jobs] == ["running", "queued"]

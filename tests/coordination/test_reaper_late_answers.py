@@ -12,7 +12,7 @@ from coordination import workers
 from coordination.coordinator import reaper
 from coordination.coordinator.reaper import Reaper, orphans_due, review
 from coordination.models import Worker
-from coordination.testing import two_workers
+from coordination.testing import expire_worker, two_workers
 from coordination.workers import Seen, WorkerRow
 from tests.support import engine
 from tests.support.rules import rule
@@ -42,8 +42,8 @@ def test_silence_counts_up_to_before_the_rows_were_asked_for():
 
 @rule("coordination TK5")
 def test_an_orphan_is_observed_from_after_the_answer_that_showed_it():
-    kept, _due = orphans_due({}, {"lost": "lost"}, 100.0, T, read_at=100.0 + 3 * T)
-    assert orphans_due(kept, {"lost": "lost"}, 146.0, T, read_at=146.0)[1] == ()
+    kept, _due = orphans_due({}, {"lost": "E3"}, 100.0, T, read_at=100.0 + 3 * T)
+    assert orphans_due(kept, {"lost": "E3"}, 146.0, T, read_at=146.0)[1] == ()
 
 
 @pytest.mark.django_db
@@ -74,3 +74,25 @@ def test_the_observer_that_was_cut_off_takes_over_nobody_at_the_end_of_its_parti
     assert Worker.objects.get(pk=other.owner).state == "alive"
     assert engine.fresh(job).lease_owner == other.owner
     assert engine.fresh(orphan).lease_owner == "nobody"
+
+
+@pytest.mark.django_db
+@rule("coordination CK4", "jobs J5", "coordination 18")
+def test_an_answer_that_was_away_as_long_as_an_outage_is_a_gap_too(monkeypatch):
+    other, me = two_workers()
+    expire_worker(other.owner, by_s=100 * T)
+    one = Reaper(me.clock, lease_s=T, every_s=3)
+    one.tick(me.context())
+    real = workers.live
+
+    def late():
+        found = real()
+        me.clock.advance(3 * T)
+        return found
+
+    with monkeypatch.context() as outage:
+        outage.setattr(workers, "live", late)
+        one.tick(me.context())
+    me.clock.advance(0.1)
+    one.tick(me.context())
+    assert Worker.objects.get(pk=other.owner).state == "alive"

@@ -7,7 +7,8 @@ import time
 import pytest
 from django.db import connections
 
-from coordination.models import LeaseHistory
+from coordination.models import JobAttempt, LeaseHistory, Worker
+from coordination.tasks.models import TaskRun
 from tests.support.cluster import administer, wait
 from tests.support.faults import unix
 from tests.support.rules import rule
@@ -55,10 +56,10 @@ def _short_absence(site, figure, fact, how):
          f"{site.feeder.refused} enqueues refused; {found}")  # fmt: skip
 
 
-@rule("coordination SF2", "coordination SF8", "coordination 18")
+@rule("coordination SF2", "coordination SF8", "coordination CK4", "jobs J5", "coordination 18")
 def test_f8_a_server_that_is_away_for_three_leases_ends_no_process(site, figure, fact):
     site.load()
-    processes = site.start(2)
+    processes = site.start(4)
     site.leader()
     down, up = bring_down(site, "halt", away_s=3 * site.lease_s)
     for process in processes:
@@ -69,6 +70,11 @@ def test_f8_a_server_that_is_away_for_three_leases_ends_no_process(site, figure,
         assert process.popen.poll() is None
         assert len(process.events("fence.tripped")) == 1
     figure("drained", site.drain(seconds=40))
+    # Whoever was back first counted nobody else's silence: each gave its old identity up itself.
+    ended = Worker.objects.filter(state="lost")
+    assert set(ended.values_list("end_evidence", flat=True)) == {"E0"}
+    assert not TaskRun.objects.filter(crash_count__gt=0).exists()
+    assert not JobAttempt.objects.filter(evidence="E3").exists()
     found = site.judge(slips=8)
     fact(str(found))
 
