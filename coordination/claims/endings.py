@@ -30,6 +30,7 @@ from coordination.claims.sql import (
     table_of,
     values_of,
 )
+from coordination.conf import conf
 from coordination.database import Fragments
 from coordination.errors import LostClaim
 from coordination.failpoints import failpoint
@@ -46,6 +47,8 @@ from coordination.jobs import (
 logger = logging.getLogger(__name__)
 
 REASON_HOOK = "end_refused"
+LOCK_WAIT_S = 0.3
+"""Longest wait of a hand-over for a lock, the dead's or the stopping worker's (TK4, J21)."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,24 @@ def release(claim: Claim, delay_s: float = 0.0, **columns: Any) -> None:
     Without a delay it keeps its place in the order; with one it gets a new `order_key`.
     """
     _one(RELEASE, Ending(claim, columns, delay_s=delay_s))
+
+
+def hand_back(tokens: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
+    """Release what nobody has locked, of one owner and model, without waiting for a lock (J21).
+
+    Returns the claims that were refused, because they are no longer held or a cancel was asked,
+    and those that are locked or gone: a worker that has left gives these back by its absence.
+    """
+    model, owner = tokens[0].model, tokens[0].owner
+    with database.transaction() as connection:
+        database.bound_locks(connection, wait_s=LOCK_WAIT_S, idle_s=conf.LEASE_S)
+        rows = model._base_manager.using(database.alias()).filter(lease_owner=owner)
+        rows = rows.filter(pk__in=[token.job_id for token in tokens]).order_by("pk")
+        # Row locks in one order, and only those that are free; SQLite has one lock for all.
+        free = set(rows.select_for_update(skip_locked=True).values_list("pk", flat=True))
+        batch = [Ending(token) for token in tokens if token.job_id in free]
+        refused = end_batch(RELEASE, batch) if batch else []
+    return refused, [token for token in tokens if token.job_id not in free]
 
 
 def pause_held(claim: Claim, /, **columns: Any) -> None:

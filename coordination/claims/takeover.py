@@ -23,6 +23,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from coordination import database, wakeups
 from coordination.claims import history
+from coordination.claims.endings import LOCK_WAIT_S
 from coordination.claims.sql import Left, left_rows, ready, returning, table_of
 from coordination.conf import conf
 from coordination.database import Fragments
@@ -38,7 +39,6 @@ from coordination.jobs import (
 from coordination.models import EvidenceClass, Worker, WorkerState
 
 REASON_CRASHED = "crashed_too_often"
-LOCK_WAIT_S = 0.3
 
 
 class HookRefused(Exception):
@@ -101,17 +101,15 @@ class Case:
         return f"lease_owner = %s AND status = '{self.source.value}' {self.where}"
 
 
-def take_over(owner: str, evidence: EvidenceClass, *, abnormal_exit: bool = True) -> TakenOver:
+def take_over(owner: str, evidence: EvidenceClass, *, abnormal: bool = True) -> TakenOver:
     """Give back every job that `owner` held, of every model, in the caller's transaction.
 
     Running jobs become claimable again, or quarantined when their crash budget is spent;
-    asked cancels are reaped. A crash is counted for E3 and for E1 of an abnormal exit, never
-    for a worker that gave its identity up itself (E0). Holders that still run write nothing
-    more: their token matches no row.
+    asked cancels are reaped. A crash is counted for E3 and E1, unless the end was not `abnormal`
+    (an ordered stop), never for a worker that gave its identity up itself (E0). Holders that
+    still run write nothing more: their token matches no row.
     """
-    crashed = evidence == EvidenceClass.SILENT or (
-        evidence == EvidenceClass.PROVED and abnormal_exit
-    )
+    crashed = abnormal and evidence != EvidenceClass.LEFT
     taken = TakenOver()
     with database.transaction() as connection:
         bound(connection)

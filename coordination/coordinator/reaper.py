@@ -23,7 +23,7 @@ from coordination.failpoints import failpoint
 from coordination.isolation import Isolation
 from coordination.jobs import leased_models
 from coordination.loops import TickContext
-from coordination.models import EvidenceClass, Worker
+from coordination.models import EvidenceClass, Worker, WorkerState
 from coordination.workers import Seen, WorkerRow, verdict
 
 logger = logging.getLogger(__name__)
@@ -142,16 +142,23 @@ def take_over(
     With E3 `beat_seq` is the beat that was observed: one more beat since then, and the worker
     lives (I3 of `workers.py`). Waits for no lock for long; jobs whose rows somebody has locked
     stay held and are counted, see `Reaper` (TK4).
+
+    One that had begun its ordered stop, and then ended or was ended, gave itself up: what it
+    could not hand back counts no crash (J5), and a proof of its end is recorded as E0.
     """
     with transaction() as connection:
         claims.bound(connection)
+        stopping = Worker.objects.using(alias()).filter(pk=owner, state=WorkerState.DRAINING)
+        ordered = stopping.exists()
+        if ordered and evidence == EvidenceClass.PROVED:
+            evidence = EvidenceClass.LEFT
         if not workers.mark_lost(
             owner, evidence, cause=cause, beat_seq=beat_seq, connection=connection
         ):
             return None
         failpoint("claims.after_take_over_mark")
         vacated = _vacate(owner, connection)
-        taken = claims.take_over(owner, evidence)
+        taken = claims.take_over(owner, evidence, abnormal=not ordered)
         if vacated:
             wakeups.ring(wakeups.LEASES)
     failpoint("claims.after_take_over_commit")
@@ -171,8 +178,14 @@ def _vacate(owner: str, connection: BaseDatabaseWrapper) -> list[str]:
 
 
 def sweep(owner: str, evidence: EvidenceClass) -> claims.TakenOver:
-    """Free the jobs of an owner that has no live row; for `orphans_due`, or what was locked."""
+    """Free the jobs of an owner that has no live row; for `orphans_due`, or what was locked.
+
+    When its row says that it gave itself up (E0), that counts, whatever the caller goes by.
+    """
     with transaction():
+        ended = Worker.objects.using(alias()).filter(pk=owner, end_evidence=EvidenceClass.LEFT)
+        if ended.exists():
+            evidence = EvidenceClass.LEFT
         taken = claims.take_over(owner, evidence)
     if taken.total:
         _log_taken(owner, evidence, "no live worker row", taken)
@@ -210,10 +223,9 @@ def take_over_all(me: str) -> int:
         # One without roles is a web process that joined: the lock says nothing about it.
         if row.roles and take_over(row.pk, EvidenceClass.PROVED, cause=CAUSE_LOCK) is not None:
             ended += 1
-    for owner, evidence in orphan_owners().items():
+    for owner in orphan_owners():
         if owner != me:
-            gave_up = evidence == EvidenceClass.LEFT
-            sweep(owner, EvidenceClass.LEFT if gave_up else EvidenceClass.PROVED)
+            sweep(owner, EvidenceClass.PROVED)
     return ended
 
 
@@ -234,6 +246,18 @@ def orphan_owners() -> dict[str, str]:
 def neighbours(rows: Iterable[WorkerRow], me: str, here: str) -> tuple[WorkerRow, ...]:
     """The other workers whose processes this one can see, if `here` names a place. Pure."""
     return tuple(row for row in rows if here and row.boot == here and row.id != me)
+
+
+def _try(
+    owner: str, evidence: EvidenceClass, cause: str, beat_seq: int | None
+) -> claims.TakenOver | None:
+    try:
+        return take_over(owner, evidence, cause=cause, beat_seq=beat_seq)
+    except OperationalError as error:
+        # Another reaper is at it, perhaps stopped in its middle. The others do not wait.
+        if not is_lock_timeout(error):
+            raise
+        return None
 
 
 def _is_dead(row: WorkerRow, here: str) -> bool:
@@ -311,16 +335,8 @@ class Reaper:
     def _take_over(
         self, owner: str, evidence: EvidenceClass, cause: str, beat_seq: int | None = None
     ) -> None:
-        def act() -> claims.TakenOver | None:
-            try:
-                return take_over(owner, evidence, cause=cause, beat_seq=beat_seq)
-            except OperationalError as error:
-                # Another reaper is at it, perhaps stopped in its middle. The others do not wait.
-                if not is_lock_timeout(error):
-                    raise
-                return None
-
-        self._note(owner, evidence, self._apart.run(owner, act))
+        taken = self._apart.run(owner, lambda: _try(owner, evidence, cause, beat_seq))
+        self._note(owner, evidence, taken)
 
     def _come_back(self, now: float) -> None:
         """Free what was locked when its owner was taken over (TK4), or refused by an end hook.

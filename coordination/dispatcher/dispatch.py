@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from django.db import DatabaseError
 
 from coordination import claims, database, wakeups
-from coordination.claims.endings import RELEASE
 from coordination.clock import Clock
 from coordination.conf import conf
 from coordination.dispatcher.bodies import outcome_of
@@ -139,9 +138,9 @@ class Dispatcher:
         left = self._executions()
         for execution in left:
             execution.abandon("was handed back at the end of the worker's grace")
-        self._hand_back([execution.claim for execution in left])
+        n_locked = self._hand_back([execution.claim for execution in left])
         self.close()
-        return len(left)
+        return len(left) - n_locked
 
     def abandon(self) -> None:
         """The process was fenced: claim nothing, write nothing for what runs (SF6)."""
@@ -384,19 +383,26 @@ class Dispatcher:
                 self._changed.wait(min(left_s, 0.2))
             return not self._held
 
-    def _hand_back(self, left: Sequence[Claim]) -> None:
-        """Release what still runs, one statement a model, and acknowledge asked cancels."""
+    def _hand_back(self, left: Sequence[Claim]) -> int:
+        """Release what still runs, and acknowledge asked cancels; returns how many stay held.
+
+        A row that somebody has locked, its own body above all, keeps no other (J21). What is not
+        given back now is taken over when this worker has left.
+        """
+        n_locked = 0
         for model in {claim.model for claim in left}:
-            batch = [claims.Ending(claim) for claim in left if claim.model is model]
+            batch = [claim for claim in left if claim.model is model]
             try:
-                refused = claims.end_batch(RELEASE, batch)
+                refused, locked = claims.hand_back(batch)
                 for claim in refused:
                     _acknowledge(claim)
             except DatabaseError as error:
-                # Not given back now: the rows are taken over when this worker has left.
-                logger.warning(
-                    "Work could not be handed back: %s", error, extra={"event": "job.not_released"}
-                )
+                _not_handed_back(str(error))
+                continue
+            if locked:
+                n_locked += len(locked)
+                _not_handed_back(f"the rows of {len(locked)} jobs are locked")
+        return n_locked
 
 
 def _sooner(first_s: float | None, second_s: float | None) -> float | None:
@@ -405,9 +411,15 @@ def _sooner(first_s: float | None, second_s: float | None) -> float | None:
     return min(waits) if waits else None
 
 
+def _not_handed_back(why: str) -> None:
+    logger.warning("Work could not be handed back: %s", why, extra={"event": "job.not_released"})
+
+
 def _acknowledge(claim: Claim) -> None:
     try:
-        claims.acknowledge_cancel(claim)
+        with database.transaction() as connection:
+            claims.bound(connection)
+            claims.acknowledge_cancel(claim)
     except Fenced:
         # Zero rows: it ended by itself in the meantime.
         logger.debug("%s had ended", claim.job_id)

@@ -297,7 +297,7 @@ def test_a_pause_of_a_running_job_is_a_mark_and_its_holder_pauses():
     [
         (EvidenceClass.LEFT, {}, 0),
         (EvidenceClass.PROVED, {}, 1),
-        (EvidenceClass.PROVED, {"abnormal_exit": False}, 0),
+        (EvidenceClass.PROVED, {"abnormal": False}, 0),
         (EvidenceClass.SILENT, {}, 1),
     ],
 )

@@ -14,6 +14,7 @@ from coordination.models import EvidenceClass, JobAttempt
 from coordination.tasks.models import TaskRun
 from coordination.tasks.registry import registry
 from tests.support.engine import Worker, fresh, future, job, wait_for, working
+from tests.support.locks import held_row
 from tests.support.rules import rule
 from tests.tasks import samples
 
@@ -149,6 +150,28 @@ def test_what_does_not_end_in_its_grace_is_handed_back_at_once(task):
     assert worker.dispatcher.wait_idle(10)
     assert fresh_of(result).status == "queued"
     assert worker.dispatcher.counters["lost"] == 1
+
+
+@rule("jobs J21", "coordination TK4")
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_locked_row_keeps_no_other_from_being_handed_back(engine, asked, caplog):
+    if engine == "sqlite":
+        pytest.skip("SQLite has no row locks")
+    locked, free = samples.waits.enqueue(), samples.waits.enqueue()
+    worker = Worker(threads=2).start()
+    wait_for(lambda: len(worker.dispatcher.running()) == 2)
+    if asked:
+        for result in (locked, free):
+            claims.request_cancel(TaskRun, TaskRun.objects.get(pk=result.id).pk, by="me")
+    with held_row(TaskRun, locked.id):
+        began = time.monotonic()
+        assert worker.stop(grace_s=0.1) == 1
+        assert time.monotonic() - began < 0.1 + 1
+        assert fresh_of(free).status == ("cancelled" if asked else "queued")
+        assert fresh_of(locked).lease_owner == worker.owner
+    assert "the rows of 1 jobs are locked" in caplog.text
+    samples.gate.set()
+    assert worker.dispatcher.wait_idle(10)
 
 
 def test_a_drain_of_one_that_never_started_is_harmless():

@@ -10,8 +10,16 @@ from coordination import identity, workers
 from coordination.conf import conf
 from coordination.coordinator import reaper
 from coordination.coordinator.reaper import Reaper, has_gap, orphans_due, review
+from coordination.coordinator.supervised import bury
 from coordination.failpoints import FailpointReached
-from coordination.models import EvidenceClass, JobAttempt, Lease, LeaseHistory, Worker
+from coordination.models import (
+    EvidenceClass,
+    JobAttempt,
+    Lease,
+    LeaseHistory,
+    Worker,
+    WorkerState,
+)
 from coordination.tasks.models import TaskRun
 from coordination.testing import FakeClock, crash_at, expire_worker, two_workers, worker
 from coordination.workers import Seen, WorkerRow
@@ -198,6 +206,28 @@ class TestTakeOver:
         assert has_gap(100.0, 101.0, [row("me", left_s=-1)], NOW, **found)
         assert has_gap(100.0, 101.0, [row("other")], NOW, **found)
 
+    @rule("jobs J5", "coordination TK1")
+    @pytest.mark.parametrize(
+        ("draining", "evidence", "stored", "crashes"),
+        [
+            (False, EvidenceClass.PROVED, "E1", 1),
+            (True, EvidenceClass.PROVED, "E0", 0),
+            (False, EvidenceClass.SILENT, "E3", 1),
+            (True, EvidenceClass.SILENT, "E3", 0),
+        ],
+    )
+    def test_what_an_ordered_stop_could_not_hand_back_is_no_crash(
+        self, draining, evidence, stored, crashes
+    ):
+        gone = worker()
+        job = engine.job("running", lease_owner=gone.owner)
+        if draining:
+            assert workers.set_state(gone.owner, WorkerState.ALIVE, WorkerState.DRAINING)
+        reaper.take_over(gone.owner, evidence, cause="supervisor saw exit 1", beat_seq=1)
+        assert (engine.fresh(job).status, engine.fresh(job).crash_count) == ("queued", crashes)
+        row = Worker.objects.get(pk=gone.owner)
+        assert (row.end_evidence, row.end_cause) == (stored, "supervisor saw exit 1")
+
     @rule("jobs J5", "coordination TK5")
     def test_what_an_identity_that_gave_itself_up_still_holds_is_no_crash(self):
         gone, me = two_workers()
@@ -251,6 +281,22 @@ class TestLockedRows:
         one.tick(me.context())
         assert (engine.fresh(locked).status, engine.fresh(locked).crash_count) == ("queued", 1)
         assert JobAttempt.objects.count() == 2
+
+    @rule("jobs J5", "coordination TK4")
+    def test_a_locked_job_of_an_ordered_stop_is_no_crash_when_its_lock_is_gone(self, monkeypatch):
+        gone = worker()
+        locked = engine.job("running", lease_owner=gone.owner)
+        workers.set_state(gone.owner, WorkerState.ALIVE, WorkerState.DRAINING)
+        real, held = reaper.sweep, held_row(TaskRun, locked.pk)
+
+        def sweep(*arguments):
+            held.__exit__(None, None, None)
+            return real(*arguments)
+
+        monkeypatch.setattr(reaper, "sweep", sweep)
+        held.__enter__()
+        bury(gone.owner, 1)
+        assert (engine.fresh(locked).status, engine.fresh(locked).crash_count) == ("queued", 0)
 
     @rule("coordination TK4", "coordination TK2")
     def test_a_locked_lease_keeps_no_job_from_being_freed(self):
