@@ -89,7 +89,8 @@ class RoundtableJob(LeasedJob):
             models.Index(
                 fields=("project_after",),
                 name="roundtablejob_unprojected",
-                condition=Q(projected_rev__lt=models.F("result_rev")),
+                # Results that no draft waits for are never projected: they would stay in it.
+                condition=Q(projected_rev__lt=models.F("result_rev"), draft_id__isnull=False),
             ),
         ]
         permissions = [

@@ -786,7 +786,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="roundtablejob",
             index=models.Index(
-                condition=models.Q(("projected_rev__lt", models.F("result_rev"))),
+                condition=models.Q(
+                    ("draft_id__isnull", False),
+                    ("projected_rev__lt", models.F("result_rev")),
+                ),
                 fields=["project_after"],
                 name="roundtablejob_unprojected",
             ),
