@@ -8,7 +8,6 @@ among 20 kinds locked all 200 queued rows, and a second worker found none.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import logging
 from collections.abc import Collection, Sequence
 from functools import lru_cache
@@ -257,10 +256,3 @@ def ring_if_soon(delay_s: float) -> None:
     """Wake the workers after commit when a row is due within their long poll (J16)."""
     if delay_s <= conf.LONG_POLL_S:
         wakeups.ring("jobs")
-
-
-def seconds_until(instant: datetime.datetime | None) -> float:
-    """Seconds from this process' clock to `instant`, for wake-ups only; None is now."""
-    if instant is None:
-        return 0.0
-    return (instant - datetime.datetime.now(datetime.UTC)).total_seconds()

@@ -14,7 +14,7 @@ from typing import Any
 from django.db import models
 
 from coordination import database
-from coordination.claims.claiming import ring_if_soon, seconds_until
+from coordination.claims.claiming import ring_if_soon
 from coordination.claims.sql import (
     column_name,
     kind_of,
@@ -82,7 +82,8 @@ def _enqueue(model: type[LeasedJob], jobs: Sequence[LeasedJob]) -> list[tuple[uu
     params = [step_s(), *_source(fragments, model).params(rows)]
     inserted = database.fetch(connection, text, params)
     created = _fill(fragments, jobs, inserted)
-    ring_if_soon(min(seconds_until(job.run_after) for job in jobs))
+    if created:
+        ring_if_soon(min(wait_s(job) for job in jobs if job.pk in created))
     if len(created) == len(jobs):
         return [(job.pk, True) for job in jobs]
     return _with_existing(model, jobs, created)
@@ -100,6 +101,14 @@ def _fill(
             for name, value in zip(CLOCKED[1:], instants, strict=True):
                 setattr(job, name, fragments.ts_out(value))
     return set(told)
+
+
+def wait_s(job: LeasedJob) -> float:
+    """Seconds until a new row is due, by the database's clock alone: any other may be wrong."""
+    if job.status != JobStatus.SCHEDULED:
+        return 0.0
+    assert job.run_after is not None
+    return (job.run_after - job.enqueued_at).total_seconds()
 
 
 def _refuse_places(job: LeasedJob) -> None:
