@@ -81,7 +81,8 @@ def pause(model: type[LeasedJob], job_id: uuid.UUID) -> JobStatus:
     allowed = (*_PAUSABLE, JobStatus.RUNNING)
     with _locked(model, job_id, "pause", allowed) as job:
         if job.status in _PAUSABLE:
-            _move(job, JobStatus.PAUSED)
+            # The pause that an attempt before did not get to is this one.
+            _move(job, JobStatus.PAUSED, pause_requested_at=None)
             return JobStatus.PAUSED
         _move(job, JobStatus.RUNNING, pause_requested_at=DbNow())
         wakeups.ring(wakeups.JOBS)
@@ -91,7 +92,7 @@ def pause(model: type[LeasedJob], job_id: uuid.UUID) -> JobStatus:
 def unpause(model: type[LeasedJob], job_id: uuid.UUID) -> JobStatus:
     """Let a paused job run again, in the order of now. Raises JobNotFound or StateConflict."""
     with _locked(model, job_id, "unpause", (JobStatus.PAUSED,)) as job:
-        return _make_ready(job)
+        return _make_ready(job, pause_requested_at=None)
 
 
 def resume(model: type[LeasedJob], job_id: uuid.UUID, *, by: str, **columns: Any) -> JobStatus:

@@ -12,7 +12,7 @@ from coordination.errors import ConfigurationError, JobNotFound, LostClaim, Stat
 from coordination.jobs import CancelMode
 from coordination.models import EvidenceClass, JobAttempt
 from coordination.tasks.models import TaskRun
-from tests.support.engine import KIND, OTHER, WORKER, claim, fresh, future, job, token_of
+from tests.support.engine import KIND, OTHER, WORKER, claim, fresh, future, job, past, token_of
 from tests.support.rules import rule
 from tests.support.workers import live_worker
 
@@ -242,6 +242,14 @@ def test_cancelling_a_running_job_marks_it_for_its_holder():
 
 
 @rule("jobs J8")
+def test_a_second_milder_cancel_neither_softens_nor_sharpens_the_first():
+    row = job("running")
+    claims.request_cancel(TaskRun, row.pk, by="ann", mode=CancelMode.AFTER_TURN)
+    assert claims.request_cancel(TaskRun, row.pk, by="bob", mode=CancelMode.WRAP_UP) == "cancelling"
+    assert (fresh(row).cancel_mode, fresh(row).cancel_requested_by) == ("after_turn", "ann")
+
+
+@rule("jobs J8")
 def test_a_body_that_ends_first_ends_it_and_the_request_stays_recorded():
     row = job("running")
     claims.request_cancel(TaskRun, row.pk, by="ann")
@@ -289,6 +297,38 @@ def test_a_pause_of_a_running_job_is_a_mark_and_its_holder_pauses():
     assert (stored.status, stored.pause_requested_at) == ("paused", None)
     assert history(row) == [(1, "paused", WORKER)]
     assert claims.unpause(TaskRun, row.pk) == "queued"
+
+
+@pytest.mark.parametrize("again", ["pause", "resume"])
+def test_a_pause_that_its_attempt_never_saw_does_not_stop_a_later_one(again):
+    """The mark stays on the row when the body is given back, or ends, before it looks."""
+    row = job("running")
+    claims.pause(TaskRun, row.pk)
+    if again == "pause":
+        claims.release(token_of(row))
+        assert fresh(row).pause_requested_at is not None
+        claims.pause(TaskRun, row.pk)
+        assert fresh(row).pause_requested_at is None
+        claims.unpause(TaskRun, row.pk)
+    else:
+        claims.fail(token_of(row), {"class": "E"})
+        claims.resume(TaskRun, row.pk, by="me")
+    assert (fresh(row).status, fresh(row).pause_requested_at) == ("queued", None)
+
+
+def test_an_unpause_clears_a_mark_that_an_older_release_left():
+    row = job("paused", pause_requested_at=past())
+    claims.unpause(TaskRun, row.pk)
+    assert fresh(row).pause_requested_at is None
+
+
+@rule("jobs J14", "coordination TK2")
+@pytest.mark.parametrize("status", ["cancelling", "running"])
+def test_a_job_that_a_take_over_ends_gives_its_unique_key_back(status):
+    row = job(status, unique_key="one at a time", crash_count=2)
+    claims.take_over(WORKER, EvidenceClass.SILENT)
+    assert fresh(row).unique_key is None
+    job("queued", unique_key="one at a time")
 
 
 @rule("jobs J5", "coordination TK1")

@@ -322,3 +322,23 @@ def test_a_running_job_pauses_at_the_next_turn_boundary_and_goes_on(table):
     assert fresh(job).status == JobStatus.PAUSED
     store.unpause(job.pk)
     assert finish(job).status == JobStatus.DONE
+
+
+@rule("roundtable T9")
+def test_a_job_paused_twice_and_unpaused_once_does_not_pause_again(table):
+    """The first pause met a drain: its mark stayed on the row that was given back."""
+    job = create(raw_snapshot(blind_first=False))
+    handle = claim_next()
+    checks = []
+
+    def drain():
+        checks.append(1)
+        if len(checks) == 3:
+            assert store.pause(job.pk) == JobStatus.RUNNING
+            handle.draining = True
+
+    handle.before_check = drain
+    assert isinstance(run(handle), Released)
+    assert store.pause(job.pk) == JobStatus.PAUSED
+    assert store.unpause(job.pk) == JobStatus.QUEUED
+    assert finish(job).status == JobStatus.DONE
