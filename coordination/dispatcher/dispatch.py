@@ -423,3 +423,5 @@ def _acknowledge(claim: Claim) -> None:
     except Fenced:
         # Zero rows: it ended by itself in the meantime.
         logger.debug("%s had ended", claim.job_id)
+    except Exception as error:  # noqa: BLE001 - an end hook of the host; the others go on
+        _not_handed_back(f"{claim.job_id}: {type(error).__name__}: {error}")

@@ -9,6 +9,7 @@ from coordination.coordinator.reaper import Reaper
 from coordination.models import EvidenceClass, JobAttempt, Worker
 from coordination.tasks.models import TaskRun
 from coordination.testing import expire_worker, two_workers, worker
+from tests.support import engine as engine_of
 from tests.support.engine import WORKER, fresh, job, past, token_of, wait_for, working
 from tests.support.locks import held_row
 from tests.support.rules import rule
@@ -196,6 +197,18 @@ def test_no_watch_over_others_keeps_a_worker_from_claiming(monkeypatch, caplog, 
     with working():
         wait_for(lambda: fresh(row).status == "done")
     assert any("a surprise" in line for line in said(caplog))
+
+
+@rule("jobs J21")
+def test_a_refused_cancel_keeps_no_other_job_from_being_handed_back(hook, caplog):
+    owner = "drains:1:x"
+    rows = [job("cancelling", lease_owner=owner, hooked=True) for _ in range(2)]
+    free = job("running", lease_owner=owner)
+    hook.refuse(rows[0])
+    held = [token_of(row, owner=owner) for row in (*rows, free)]
+    engine_of.Worker(owner=owner).dispatcher._hand_back(held)
+    assert [fresh(row).status for row in (*rows, free)] == ["cancelling", "cancelled", "queued"]
+    assert f"{rows[0].pk}: RuntimeError: a bug of the host" in caplog.text
 
 
 def test_a_refused_cancel_is_told_by_the_worker_that_looked_for_it(hook, caplog):
