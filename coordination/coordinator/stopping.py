@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import math
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from django.db import Error as DatabaseFault
 
-from coordination import signals, wakeups, workers
+from coordination import signals, stderr, wakeups, workers
 from coordination.coordinator.asides import aside
 from coordination.coordinator.exits import ExitCode
 from coordination.models import WorkerState
@@ -56,8 +55,7 @@ def end_at_once(process: Coordinator) -> NoReturn:
     parting = threading.Thread(target=_part, args=(process,), name="parting", daemon=True)
     parting.start()
     parting.join(END_GRACE_S)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    stderr.settle()
     os._exit(ExitCode.NOT_REGISTERED)
 
 
