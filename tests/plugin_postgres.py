@@ -39,7 +39,8 @@ def pytest_load_initial_conftests(early_config):
         )
     _open_folder()
     if engine() == "postgres" and not url:
-        server = PrivatePostgres()
+        # The history checker goes by the order of the commits.
+        server = PrivatePostgres(settings=("track_commit_timestamp=on",))
         _run["server"] = server
         try:
             os.environ["DATABASE_URL"] = server.start()

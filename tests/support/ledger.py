@@ -164,7 +164,8 @@ def accepted():
         if connection.vendor == "postgresql":
             cursor.execute("SELECT current_setting('track_commit_timestamp')")
             told = cursor.fetchone()[0] == "on"
-            order = "pg_xact_commit_timestamp(xmin), ctid" if told else "ctid"
+            # Not the place alone: sessions that write together fill pages of their own.
+            order = "pg_xact_commit_timestamp(xmin), ctid" if told else "xmin::text::bigint, ctid"
         cursor.execute(f"SELECT run, attempt, at FROM {TABLE} ORDER BY {order}")
         return cursor.fetchall()
 
