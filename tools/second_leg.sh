@@ -1,6 +1,7 @@
 #!/bin/sh
 # The whole suite once more on the newest Python that this machine really runs (3.12 or later) and
 # the newest Django that it can have. Says so loudly when there is no such Python.
+# `--prepare` only makes the environment for it.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv-newest
@@ -38,7 +39,8 @@ if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>
 fi
 VENV=$venv sh tools/venv.sh dev
 "$venv/bin/python" -m pip install --disable-pip-version-check -qq --upgrade Django
+[ "${1:-}" != --prepare ] || exit 0
 echo "== second leg: $("$venv/bin/python" -V), Django $("$venv/bin/python" -m django --version)"
 "$venv/bin/python" -m pip check
-# Tests of processes have run on the first leg; here a ninth of them is drawn.
+# Tests of processes and of pages have run on the first leg; here a ninth of them is drawn.
 DRAW_SHARE=${DRAW_SHARE:-9} VENV=$venv sh tools/suite.sh "$@"

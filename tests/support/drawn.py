@@ -11,7 +11,8 @@ import os
 import subprocess
 from pathlib import Path
 
-SHARE = int(os.environ.get("DRAW_SHARE", "3"))
+THIRD = 3
+SHARE = int(os.environ.get("DRAW_SHARE", THIRD))
 
 
 def drawn(cases):
@@ -36,10 +37,13 @@ def left_out(items):
 
 
 def is_long(item):
-    """Whether a test waits for real processes and stands for nothing that every run must see."""
+    """Whether a test waits for real processes, or on the second leg for a browser, and stands for
+    nothing that every run must see."""
     file, _, name = item.nodeid.partition("::")
     if name.partition("[")[0] in ALWAYS:
         return False
+    if file.startswith("tests/browser/"):
+        return SHARE > THIRD  # on the second leg
     return item.get_closest_marker("cluster") is not None or file == "tests/project/test_demo.py"
 
 
