@@ -439,6 +439,7 @@ class Coordinator:
         """Stop in order; the exit code says whether everything ended and every loop was whole."""
         broken = self.broken_loops()
         self._stopping.set()
+        self.registrar.wake()
         wakeups.ring_local(wakeups.CHANNELS)
         self._ring_duties()
         stop = OrderedStop(self, self._threads, self._beat_stop, self._stop_asked)

@@ -46,6 +46,7 @@ class Registrar:
         self._joined = joined
         self._pause_s = pause_s
         self._tripped = threading.Event()
+        self._awake = threading.Event()
         self._refused = False
         self._error: BaseException | None = None
 
@@ -55,6 +56,11 @@ class Registrar:
         Not sooner: what is still halted and abandoned then would be the new identity's.
         """
         self._tripped.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Look now: a stop waits for this thread before it hands the leadership over (LL4)."""
+        self._awake.set()
 
     def refused(self) -> bool:
         """Whether the database refused a registration for a lease: the process has to end.
@@ -69,7 +75,8 @@ class Registrar:
         """Look after the identity until `stopping`."""
         try:
             while not stopping.is_set() and not self._refused:
-                self._tripped.wait(WATCH_S)
+                self._awake.wait(WATCH_S)
+                self._awake.clear()
                 self._look(stopping)
                 close_thread_connections()  # needed again after the next trip only
         except BaseException as error:  # noqa: BLE001 - raised again by the main thread, which ends the process

@@ -54,6 +54,15 @@ def test_a_machine_that_slept_is_no_jump_for_a_clock_that_goes_on_meanwhile(proc
     assert kicks == []
 
 
+@rule("coordination LL4")
+def test_a_stop_wakes_the_thread_that_its_hand_over_waits_for(process, monkeypatch):
+    woken = []
+    monkeypatch.setattr(process.registrar, "wake", lambda: woken.append(process._stopping.is_set()))
+    monkeypatch.setattr(OrderedStop, "run", lambda self: True)
+    process._end()
+    assert woken == [True]
+
+
 @rule("coordination SF8")
 def test_an_orphan_may_neither_lead_nor_claim(process):
     assert process._healthy()

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from coordination.coordinator import registrar
 from coordination.coordinator.registrar import Registrar
 from tests.support.engine import wait_for
 from tests.support.rules import rule
@@ -65,6 +66,17 @@ def running():
     made = Running()
     yield made
     made.stopping.set()
+    made.thread.join(10)
+    assert not made.thread.is_alive()
+
+
+@rule("coordination LL4")
+def test_a_stop_does_not_wait_for_its_next_look(monkeypatch):
+    monkeypatch.setattr(registrar, "WATCH_S", 600)
+    made = Running()
+    wait_for(lambda: made.thread.is_alive())
+    made.stopping.set()
+    made.registrar.wake()
     made.thread.join(10)
     assert not made.thread.is_alive()
 
