@@ -234,10 +234,16 @@ def _replace(here, process, n, client, record_property):
     """Stop one of two coordinators while it holds more than its grace allows."""
     here.start("--grace", str(GRACE_S), name=f"new-{n}").wait_event("worker.registered")
 
+    fresh = []
+
     def holds_long_work():
-        # Whoever is faster claims it, so there is more until this one has some.
-        client.acknowledged.append(uuid.UUID(str(ledger.in_steps.enqueue(30, 0.1).id)))
-        return _holds_steps(process) >= 2
+        # Whoever is faster claims it, so there is more until this one has some. What it began
+        # while the other one stopped may end within its grace.
+        fresh.append(uuid.UUID(str(ledger.in_steps.enqueue(30, 0.1).id)))
+        client.acknowledged.append(fresh[-1])
+        return TaskRun.objects.filter(lease_owner=owner, pk__in=fresh).count() >= 2
+
+    owner = process.wait_event("worker.registered")["worker"]
 
     wait(holds_long_work, seconds=20, what=f"long work\n{process.text()}")
     process.send(signal.SIGTERM)
@@ -247,8 +253,3 @@ def _replace(here, process, n, client, record_property):
     after_s = left["took_s"] - GRACE_S
     record_property("figure", f"handed {left['handed_back']} back, gone {after_s:.1f} s later")
     assert after_s < 1.5  # a second, and what a busy machine adds
-
-
-def _holds_steps(process):
-    owner = process.wait_event("worker.registered")["worker"]
-    return TaskRun.objects.filter(lease_owner=owner, kind__endswith="in_steps").count()
